@@ -1,0 +1,67 @@
+"""What every test shares: a private kernel cache, a GPU check for ``@pytest.mark.gpu``, repeatable hypothesis."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+
+import pytest
+
+try:
+    import hypothesis
+except ImportError:  # a GPU machine may have only what the GPU tests need
+    hypothesis = None
+
+NO_GPU = "needs an NVIDIA GPU"
+
+# One kernel cache for the whole session, also under pytest-xdist, whose workers inherit the variable: nothing depends on
+# what an earlier session compiled, and nothing is compiled twice.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["TEXLAB_CACHE_DIR"] = tempfile.mkdtemp(prefix="texlab-cache-")
+
+if hypothesis is not None:
+    # No deadline: the first example of a kernel compiles it. No database: a run must not depend on the one before.
+    common = {"deadline": None, "database": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    hypothesis.settings.register_profile("repeatable", derandomize=True, print_blob=True, **common)
+    hypothesis.settings.register_profile("explore", max_examples=300, **common)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@functools.cache
+def gpu_missing() -> str | None:
+    """Why there is no usable GPU, or None if there is one."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"{NO_GPU}: {error}"
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"{NO_GPU}: {error}"
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: runs on an NVIDIA GPU through CuPy; skipped where there is none")
+    config.addinivalue_line("markers", "browser: drives JupyterLab in Chromium; skipped where there is none")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and (reason := gpu_missing()):
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(NO_GPU in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"{count} tests skipped for want of an NVIDIA GPU (run them with: pytest -m gpu)")
+
+
+def pytest_unconfigure() -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["TEXLAB_CACHE_DIR"], ignore_errors=True)
