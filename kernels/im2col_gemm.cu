@@ -1,0 +1,59 @@
+// im2col_gemm - multiply the filters by the im2col matrix: the baseline that im2win is compared with.
+// idea    a convolution becomes one matrix product per image, at the price of the R*S-fold copy
+// shapes  col (N,C*R*S,P*Q)  w (K,C/groups*R*S)  y (N,K,P,Q)  float32, C-contiguous; N*P*Q < 2^31
+// launch  block (BLOCK_K/8 * BLOCK_Q/8,1,1)  grid (ceil(K/groups / BLOCK_K) * groups * ceil(N*P*Q / BLOCK_Q),1,1)
+// access  shared memory: float stores, float4 loads; the micro-kernel is rung 04's
+#ifndef BLOCK_K
+#define BLOCK_K 64  // output channels a block computes
+#endif
+#ifndef BLOCK_Q
+#define BLOCK_Q 128  // pixels a block computes
+#endif
+#ifndef BLOCK_C
+#define BLOCK_C 8  // rows of col a step stages in shared memory
+#endif
+#define THREADS (BLOCK_K / 8 * BLOCK_Q / 8)
+static_assert(BLOCK_K % 8 == 0 && BLOCK_Q % 8 == 0 && THREADS <= 1024, "BLOCK_K, BLOCK_Q: multiples of 8, <= 1024 threads");
+static_assert(BLOCK_Q <= THREADS ? THREADS % BLOCK_Q == 0 : BLOCK_Q % THREADS == 0, "BLOCK_Q does not divide the block");
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    im2col_gemm(const float* col, const float* w, const float* bias, float* y, const Conv c) {
+  __shared__ __align__(16) float Ws[BLOCK_C][BLOCK_K + 4];
+  __shared__ __align__(16) float Xs[BLOCK_C][BLOCK_Q];
+
+  const int group_K = c.K / c.groups, group_C = c.C / c.groups, k_tiles = (group_K + BLOCK_K - 1) / BLOCK_K;
+  const int tile = blockIdx.x, group = tile / k_tiles % c.groups;
+  const int k0 = tile % k_tiles * BLOCK_K, pixel0 = tile / k_tiles / c.groups * BLOCK_Q;
+  const int image = c.P * c.Q, elements = group_C * c.R * c.S;
+  const float* filter = w + ((long long)group * group_K + k0) * elements;
+  const int t = threadIdx.x, tk = t / (BLOCK_Q / 8) * 8, tq = t % (BLOCK_Q / 8) * 8;
+
+  float acc[8][8] = {};
+  for (int j0 = 0; j0 < elements; j0 += BLOCK_C) {
+    for (int i = t; i < BLOCK_C * BLOCK_Q; i += THREADS) {  // neighbouring threads take neighbouring pixels
+      const int j = i / BLOCK_Q, pixel = pixel0 + i % BLOCK_Q;
+      const long long row = (long long)(pixel / image) * c.C * c.R * c.S + group * elements + j0 + j;
+      Xs[j][i % BLOCK_Q] = j0 + j < elements && pixel < c.N * image ? col[row * image + pixel % image] : 0.f;
+    }
+    for (int i = t; i < BLOCK_C * BLOCK_K; i += THREADS) {
+      const int j = i % BLOCK_C, k = i / BLOCK_C;
+      Ws[j][k] = j0 + j < elements && k0 + k < group_K ? filter[(long long)k * elements + j0 + j] : 0.f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < BLOCK_C; ++j) {
+      const float4 a[2] = {*(const float4*)&Ws[j][tk], *(const float4*)&Ws[j][tk + 4]};
+      const float4 b[2] = {*(const float4*)&Xs[j][tq], *(const float4*)&Xs[j][tq + 4]};
+      multiply_accumulate(acc, a, b);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int k_in_group = k0 + tk + i, k = group * group_K + k_in_group;
+    if (k_in_group >= group_K) continue;
+    const float b = bias ? bias[k] : 0.f;
+    store_pixels(y, &acc[i][0], b, k, pixel0 + tq, c);
+    store_pixels(y, &acc[i][4], b, k, pixel0 + tq + 4, c);
+  }
+}

@@ -1,0 +1,264 @@
+"""The kernels: what each file needs to become a Program for a given shape.
+
+A kernel file is the source of truth: its header gives the idea, and its ``#ifndef NAME / #define NAME value // meaning``
+blocks give the tunables. Here stands only what a ``.cu`` file cannot say: buffers, grids and arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from texlab.paths import kernel_dir
+from texlab.program import Buffer, Launch, Program
+from texlab.shapes import ConvShape, ShapeError
+
+#: ``struct Conv`` of kernels/common.cuh, field by field.
+CONV_DTYPE = np.dtype(
+    [
+        (name, np.int32)
+        for name in (
+            *("N", "C", "H", "W", "K", "R", "S", "P", "Q"),
+            *("stride_h", "stride_w", "pad_top", "pad_left", "dilation_h", "dilation_w", "groups", "WP"),
+        )
+    ]
+)
+
+
+def conv_struct(shape: ConvShape) -> np.ndarray:
+    """The shape as the 0-d structured array that kernels take by value."""
+    pads = (shape.padding[0], shape.padding[2])
+    values = (*(shape.n, shape.c, shape.h, shape.w, shape.k, shape.r, shape.s, shape.p, shape.q), *shape.stride, *pads)
+    return np.array((*values, *shape.dilation, shape.groups, shape.padded_w), dtype=CONV_DTYPE)
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A ``#define`` that may be set from Python: an integer, or for some a C expression."""
+
+    default: int | str
+    doc: str
+
+
+Plan = tuple[tuple[Buffer, ...], tuple[Launch, ...]]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the catalog. ``kind``: "conv" (x, w[, bias] -> y), "layout" (x -> another layout) or "copy"."""
+
+    name: str
+    files: tuple[str, ...]
+    kind: str
+    plan: Callable[[ConvShape, dict[str, Any], str | None], Plan]
+
+    @property
+    def file(self) -> str:
+        """The file that holds this kernel's idea (others it launches stand before it in ``files``)."""
+        return self.files[-1]
+
+    @property
+    def rung(self) -> int | None:
+        """Its number on the ladder, or None."""
+        number = re.match(r"(\d+)_", self.file)
+        return int(number[1]) if number else None
+
+    @cached_property
+    def text(self) -> str:
+        """The kernel file as it stands."""
+        return (kernel_dir() / self.file).read_text(encoding="utf-8")
+
+    @cached_property
+    def header(self) -> dict[str, str]:
+        """The contract at the top of the file: "title", "idea", "shapes", "launch" and, where given, others."""
+        out = {"title": ""}
+        key = "title"
+        for line in self.text.splitlines():
+            if not line.startswith("//"):
+                break
+            line = line[2:]
+            if named := re.match(r" (\w+)(?:  +)(\S.*)", line):
+                key, out[named[1]] = named[1], named[2]
+            elif key == "title" and not out["title"]:
+                out["title"] = line.split(" - ", 1)[-1].strip()
+            else:
+                out[key] += " " + line.strip()
+        return out
+
+    @property
+    def idea(self) -> str:
+        return self.header["idea"]
+
+    @cached_property
+    def tunables(self) -> dict[str, Tunable]:
+        """Name -> default and meaning, read from all files of the kernel."""
+        found: dict[str, Tunable] = {}
+        for file in self.files:
+            text = (kernel_dir() / file).read_text(encoding="utf-8")
+            for name, value, doc in re.findall(r"#ifndef (\w+)\n#define \1 (.+?) *// *(.+)\n#endif", text):
+                found[name] = Tunable(int(value) if value.isdigit() else value, doc)
+        return found
+
+    def program(self, shape: ConvShape, *, bias: bool = False, **tunables: int | str) -> Program:
+        """The Program that computes ``shape``; ``bias=True`` adds an input ``bias (K,)``; tunables override the file's
+        defaults (``kernels["im2win_tile"].tunables`` lists them).
+
+        >>> shape = ConvShape(n=1, c=3, h=8, w=8, k=4, r=3, s=3)
+        >>> [launch.entry for launch in kernels["im2win_direct"].program(shape).launches]
+        ['im2win', 'window_filter', 'im2win_direct']
+        """
+        if unknown := sorted(set(tunables) - set(self.tunables)):
+            raise ValueError(f"kernel {self.name!r} has no tunable {unknown}; it has {sorted(self.tunables)}")
+        if bias and self.kind != "conv":
+            raise ValueError(f"kernel {self.name!r} is a {self.kind} kernel: it takes no bias")
+        values = {name: tunables.get(name, t.default) for name, t in self.tunables.items()}
+        for name, value in values.items():
+            wants_int = isinstance(self.tunables[name].default, int)
+            if wants_int and (not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0):
+                raise ValueError(f"kernel {self.name!r}: {name}={value!r} must be a non-negative integer")
+        buffers, launches = self.plan(shape, values, "bias" if bias else None)
+        if bias:
+            buffers += (Buffer("bias", (shape.k,)),)
+        for launch in launches:
+            if launch.grid[0] > 2**31 - 1:
+                raise ShapeError(f"{launch.entry}: {shape} needs {launch.grid[0]} blocks; the limit is {2**31 - 1}")
+        return Program(
+            name=self.name,
+            source=source_of(self.files),
+            buffers=buffers,
+            launches=launches,
+            defines={name: value for name, value in values.items() if value != self.tunables[name].default},
+            filename=self.file,
+        )
+
+
+@cache
+def source_of(files: tuple[str, ...]) -> str:
+    """common.cuh and the files as one text; ``#line`` keeps each line's own file and number in errors and traces."""
+    parts = []
+    for file in ("common.cuh", *files):
+        parts.append(f'#line 1 "{file}"\n' + (kernel_dir() / file).read_text(encoding="utf-8"))
+    return "\n".join(parts)
+
+
+# plans: buffers, grids and arguments ---------------------------------------------------------------------------
+def _blocks(count: int, size: int) -> tuple[int, int, int]:
+    return (-(-count // size), 1, 1)
+
+
+def _xw_shape(shape: ConvShape) -> tuple[int, ...]:
+    return (shape.n, shape.c, shape.p, shape.padded_w * shape.r)
+
+
+def _col_shape(shape: ConvShape) -> tuple[int, ...]:
+    return (shape.n, shape.c * shape.r * shape.s, shape.p * shape.q)
+
+
+def _rows_launch(entry: str, out: str, out_shape: tuple[int, ...], shape: ConvShape, block_rows: int) -> Launch:
+    """A pack kernel whose warps each write a row of ``out``, 128 elements a pass."""
+    *rows, length = out_shape
+    grid = (-(-prod(rows) // block_rows), min(max(-(-length // 128), 1), 65535), 1)
+    return Launch(entry, grid, (32, block_rows, 1), ("x", out, conv_struct(shape)))
+
+
+def _pixels(shape: ConvShape) -> int:
+    pixels = shape.n * shape.p * shape.q
+    if pixels > 2**31 - 1 - 1024:  # the tiled kernels count pixels, up to a tile past the last, in 32 bits
+        raise ShapeError(f"{shape} has N*P*Q={pixels} pixels; tiled kernels take less than 2^31: split the batch")
+    return pixels
+
+
+def _tile_launch(entry: str, first: str, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any]) -> Launch:
+    if t["BLOCK_K"] < 8 or t["BLOCK_Q"] < 8:
+        raise ValueError(f"{entry}: BLOCK_K={t['BLOCK_K']} and BLOCK_Q={t['BLOCK_Q']} must be at least 8")
+    threads = t["BLOCK_K"] // 8 * (t["BLOCK_Q"] // 8)
+    k_tiles = -(-(shape.k // shape.groups) // t["BLOCK_K"])
+    blocks = k_tiles * shape.groups * -(-_pixels(shape) // t["BLOCK_Q"])
+    return Launch(entry, (blocks, 1, 1), (threads, 1, 1), (first, filters, bias, "y", conv_struct(shape)))
+
+
+def _outputs(shape: ConvShape) -> tuple[Buffer, ...]:
+    return (Buffer("x", shape.x_shape), Buffer("w", shape.w_shape), Buffer("y", shape.y_shape, role="output"))
+
+
+def _direct(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    grid = _blocks(prod(shape.y_shape), t["BLOCK"])
+    return _outputs(shape), (Launch("direct", grid, (t["BLOCK"], 1, 1), ("x", "w", bias, "y", conv_struct(shape))),)
+
+
+def _im2win(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    xw = _xw_shape(shape)
+    return (Buffer("x", shape.x_shape), Buffer("xw", xw, role="output")), (
+        _rows_launch("im2win", "xw", xw, shape, t["BLOCK_ROWS"]),
+    )
+
+
+def _im2win_conv(entry: str) -> Callable[[ConvShape, dict[str, Any], str | None], Plan]:
+    def plan(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+        xw = _xw_shape(shape)
+        wt = (*shape.w_shape[:2], shape.s * shape.r)
+        buffers = (*_outputs(shape), Buffer("xw", xw, role="scratch"), Buffer("wt", wt, role="scratch"))
+        if entry == "im2win_direct":
+            args = ("xw", "wt", bias, "y", conv_struct(shape))
+            last = Launch(entry, _blocks(prod(shape.y_shape), t["BLOCK"]), (t["BLOCK"], 1, 1), args)
+        else:
+            last = _tile_launch(entry, "xw", "wt", bias, shape, t)
+        return buffers, (
+            _rows_launch("im2win", "xw", xw, shape, t["BLOCK_ROWS"]),
+            Launch("window_filter", _blocks(prod(wt), 256), (256, 1, 1), ("w", "wt", conv_struct(shape))),
+            last,
+        )
+
+    return plan
+
+
+def _im2col(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    col = _col_shape(shape)
+    return (Buffer("x", shape.x_shape), Buffer("col", col, role="output")), (
+        _rows_launch("im2col", "col", col, shape, t["BLOCK_ROWS"]),
+    )
+
+
+def _im2col_gemm(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    col = _col_shape(shape)
+    return (*_outputs(shape), Buffer("col", col, role="scratch")), (
+        _rows_launch("im2col", "col", col, shape, t["BLOCK_ROWS"]),
+        _tile_launch("im2col_gemm", "col", "w", bias, shape, t),
+    )
+
+
+def _nchw4c(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    x4 = (shape.n, -(-shape.c // 4), shape.h, shape.w, 4)
+    return (Buffer("x", shape.x_shape), Buffer("x4", x4, role="output")), (
+        Launch("nchw4c", _blocks(prod(x4) // 4, t["BLOCK"]), (t["BLOCK"], 1, 1), ("x", "x4", conv_struct(shape))),
+    )
+
+
+def _copy(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    count = prod(shape.x_shape)
+    return (Buffer("x", shape.x_shape), Buffer("y", shape.x_shape, role="output")), (
+        Launch("copy", _blocks(-(-count // 4), t["BLOCK"]), (t["BLOCK"], 1, 1), ("x", "y", count)),
+    )
+
+
+#: Every kernel by name (the file's name without its number), ladder first.
+kernels: Mapping[str, Kernel] = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel("direct", ("01_direct.cu",), "conv", _direct),
+        Kernel("im2win", ("02_im2win.cu",), "layout", _im2win),
+        Kernel("im2win_direct", ("02_im2win.cu", "03_im2win_direct.cu"), "conv", _im2win_conv("im2win_direct")),
+        Kernel("im2win_tile", ("02_im2win.cu", "04_im2win_tile.cu"), "conv", _im2win_conv("im2win_tile")),
+        Kernel("im2win_zigzag", ("02_im2win.cu", "05_im2win_zigzag.cu"), "conv", _im2win_conv("im2win_zigzag")),
+        Kernel("im2col", ("im2col.cu",), "layout", _im2col),
+        Kernel("im2col_gemm", ("im2col.cu", "im2col_gemm.cu"), "conv", _im2col_gemm),
+        Kernel("nchw4c", ("nchw4c.cu",), "layout", _nchw4c),
+        Kernel("copy", ("copy.cu",), "copy", _copy),
+    )
+}
