@@ -65,7 +65,7 @@ def predict(
         try:
             wanted = answer() if callable(answer) else answer
             reason = why(wanted) if callable(why) else why
-        except Exception as error:  # noqa: BLE001 - a callback's exception would otherwise appear nowhere in the notebook
+        except Exception as error:
             say(WRONG, "The check itself failed.", escape(f"{type(error).__name__}: {error}"))
             return
         shown = escape(
