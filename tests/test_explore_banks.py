@@ -43,6 +43,9 @@ def split(pictures):
         shape = (panel["rows"], panel["cols"])
         out[panel["name"]] = tuple(pictures.load[part][0, cut].reshape(shape) for part in ("frames", "tags"))
         at += cells
+    deep = pictures.wavefronts.max()
+    banks = out.pop("banks")
+    out |= {"time": tuple(a[:deep] for a in banks), "memory": tuple(a[deep:] for a in banks)}
     assert at == pictures.load["frames"].shape[1] == pictures.load["tags"].shape[1] == len(pictures.load["links"])
     return out
 

@@ -1,8 +1,8 @@
 """From a trace to pictures of shared memory: which lane goes to which bank, in which wavefront. Pure functions.
 
 One frame is one execution of a load, store or atomic by one warp. Linked panels show it: all the accesses in order,
-each with its cost; the warp's 32 lanes; the banks over time, one row per wavefront; and shared memory itself, 32 words
-(one per bank) a row. A colour is a wavefront in every panel, and the number in a cell is the lane.
+each with its cost; the warp's 32 lanes; and the 32 banks, over time (a row per wavefront) and in space (a row per 32
+words of shared memory). A colour is a wavefront in every panel, and the number in a cell is the lane.
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ def shared_rows(trace: Any, block: int, warp: int, instructions: Collection[int]
     return np.flatnonzero(wanted[trace.instruction] & (trace.block == block) & (trace.warp == warp))
 
 
-def bank_frames(trace: Any, rows: np.ndarray, limit: int = 32, name: str = "") -> BankFrames:
+def bank_frames(
+    trace: Any, rows: np.ndarray, limit: int = 32, name: str = "", places: np.ndarray | None = None
+) -> BankFrames:
     """The pictures of the first ``limit`` accesses (``rows`` of ``trace``, from :func:`shared_rows`).
+
+    ``places`` (rows, cols), the lane that sits in each place of the warp's tile or -1, adds a panel with that tile.
 
     Raises ValueError when there is nothing to show.
     """
@@ -79,14 +83,21 @@ def bank_frames(trace: Any, rows: np.ndarray, limit: int = 32, name: str = "") -
     colours = [steps, lanes, time.colours, memory.colours]
     tags = [np.broadcast_to(cost, steps.shape), np.where(active, np.arange(32), -1), time.tags, memory.tags]
     deep = int(cost.max())
+    panels = _panels(instructions, cost, active, address, memory_rows)
+    links = [-1] * (len(rows) + 32) + list(range(BANKS)) * (deep + len(memory_rows))  # a bank lights up as a whole
+    if places is not None:
+        panels.insert(1, _tile_panel(places))
+        colours.insert(1, np.where(places < 0, 0, lanes[:, places]))
+        tags.insert(1, np.broadcast_to(places, (len(rows), *places.shape)))
+        links = [-1] * places.size + links
     load = dict(
-        panels=_panels(instructions, cost, active, address, memory_rows),
+        panels=panels,
         frames=np.concatenate([c.reshape(len(rows), -1) for c in colours], axis=1).astype(np.uint8),
         tags=np.concatenate([t.reshape(len(rows), -1) for t in tags], axis=1).astype(np.int16),
         captions=[f"line {i.line}:  {i.source}" for i in instructions],
         legend={c: _legend(c, deep) for c in range(1, min(deep, COLOURS) + 1)},
         points=np.arange(len(rows)),  # a click on an access goes to it
-        links=[-1] * (len(rows) + 32) + list(range(BANKS)) * (deep + len(memory_rows)),  # a bank lights up as a whole
+        links=links,
         page=_period(instructions),
         label=f"shared-memory accesses of {name or 'a warp'}, bank by bank",
     )
@@ -122,7 +133,6 @@ def _panels(
     instructions: list[Any], cost: np.ndarray, active: np.ndarray, address: np.ndarray, memory_rows: np.ndarray
 ) -> list[dict[str, Any]]:
     deep, period, count = int(cost.max()), _period(instructions), len(cost)
-    banks = [str(b) for b in range(BANKS)]
     who = [_who(*item) for item in zip(instructions, active, address, strict=True)]
     when = [
         f"{c} wavefront{'' if c == 1 else 's'} for this {i.kind} instruction: {n} different words of 4 bytes"
@@ -146,31 +156,36 @@ def _panels(
         "tips": [f"lane {lane}" for lane in range(32)],
         "notes": [text for _, text in who],
     }
-    time = {
-        "name": "time",
-        "title": "When: the 32 banks, one row per wavefront, time runs down",
-        "rows": deep,
-        "cols": BANKS,
-        "x": "bank",
-        "col_labels": banks,
-        "row_labels": [str(i + 1) for i in range(deep)],
-        "tips": [f"bank {b} in wavefront {i + 1}" for i in range(deep) for b in range(BANKS)],
-        "tag_name": "serves lane",
-        "notes": when,
-    }
+    words = [f"word {BANKS * r + b} (byte {4 * (BANKS * r + b)}): bank {b}" for r in memory_rows for b in range(BANKS)]
     memory = {
-        "name": "memory",
-        "title": "Where: shared memory, 32 words a row, one word in each bank",
-        "rows": len(memory_rows),
+        "name": "banks",
+        "title": "When and where: the 32 banks. Top: wavefronts, time runs down. Below: the words of shared memory",
+        "rows": deep + len(memory_rows),
         "cols": BANKS,
         "x": "bank",
-        "col_labels": banks,
-        "row_labels": [f"word {BANKS * r}" for r in memory_rows],
-        "row_breaks": (np.flatnonzero(np.diff(memory_rows) > 1) + 1).tolist(),
-        "tips": [f"word {32 * r + b} (byte {128 * r + 4 * b}): bank {b}" for r in memory_rows for b in range(BANKS)],
-        "tag_name": "lowest lane that wants it:",
+        "col_labels": [str(b) for b in range(BANKS)],
+        "row_labels": [f"wavefront {i + 1}" for i in range(deep)] + [f"word {BANKS * r}" for r in memory_rows],
+        "row_breaks": [deep, *(deep + 1 + np.flatnonzero(np.diff(memory_rows) > 1)).tolist()],
+        "tips": [f"bank {b} in wavefront {i + 1}" for i in range(deep) for b in range(BANKS)] + words,
+        "tag_name": "lane",
+        "notes": when,
+        "cell": 20,
     }
-    return [access, lanes, time, memory]
+    return [access, lanes, memory]
+
+
+def _tile_panel(places: np.ndarray) -> dict[str, Any]:
+    rows, cols = places.shape
+    return {
+        "name": "tile",
+        "title": "The warp's part of the output: which lane computes it",
+        "rows": rows,
+        "cols": cols,
+        "x": "pixels",
+        "y": "channels" if rows > 3 else "",
+        "tips": [f"channel group {r}, pixel group {c}" for r in range(rows) for c in range(cols)],
+        "tag_name": "lane",
+    }
 
 
 def _who(instruction: Any, active: np.ndarray, address: np.ndarray) -> tuple[int, str]:

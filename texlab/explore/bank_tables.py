@@ -1,0 +1,93 @@
+"""The tables beside the bank picture, as HTML in the notebook's own colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from texlab.explore.bank_scenarios import LOADS_PER_STEP, OWN, SCENARIOS, Study, study
+from texlab.shapes import ConvShape
+
+GOOD, BAD, NEUTRAL = "#009E73", "#D55E00", "#56B4E9"  # Okabe-Ito; the words say the same
+
+
+def note(text: str, colour: str, *, html: bool = False, mono: bool = False) -> str:
+    """A line with a coloured bar; ``mono`` keeps the columns of a compiler message."""
+    face = "font-family:var(--jp-code-font-family,monospace);white-space:pre-wrap;line-height:1.4;" if mono else ""
+    body = text if html else escape(text)
+    style = f"border-left:4px solid {colour};padding:2px 10px;margin:4px 0;line-height:1.5;{face}"
+    return f"<div role='status' style='{style}'>{body}</div>"
+
+
+def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold: int = -1, foot: str = "") -> str:
+    """An HTML table: text columns to the left, numbers to the right, row ``bold`` marked with an arrow too."""
+    cell = "padding:3px 8px;border-bottom:1px solid var(--jp-border-color2,#ddd)"
+    number = lambda v: isinstance(v, (int, float))  # noqa: E731
+    side = ["right" if rows and number(rows[0][i]) else "left" for i in range(len(heads))]
+    head = "".join(
+        f"<th style='{cell};text-align:{s};vertical-align:bottom'>{h}</th>" for h, s in zip(heads, side, strict=True)
+    )
+    body = ""
+    for n, row in enumerate(rows):
+        weight = ";font-weight:700;background:var(--jp-layout-color2,#eee)" if n == bold else ""
+        cells = [f"{v:,.4g}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row]
+        body += "<tr>" + "".join(
+            f"<td style='{cell};text-align:{s}{weight}'>{c}</td>" for c, s in zip(cells, side, strict=True)
+        )
+        body += "</tr>"
+    after = f"<div style='color:var(--jp-ui-font-color2);max-width:38em;line-height:1.4'>{foot}</div>" if foot else ""
+    style = "border-collapse:collapse;font-variant-numeric:tabular-nums;line-height:1.4;margin:2px 0 4px"
+    return (
+        f"<div style='margin-bottom:14px'><b>{title}</b><table style='{style}'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{after}</div>"
+    )
+
+
+def side(shown: Study, label: str | None, shape: ConvShape, tunables: dict[str, Any]) -> str:
+    """Everything beside the picture: the scenarios compared (if ``label`` is one), then the totals per source line."""
+    parts = []
+    if label is not None:
+        tiles = {name: value for name, value in tunables.items() if name.startswith("BLOCK_")}
+        parts.append(scenario_table(shown, label, shape, tiles))
+    parts.append(line_table(shown))
+    return "".join(parts)
+
+
+def scenario_table(shown: Study, label: str, shape: ConvShape, tiles: dict[str, int]) -> str:
+    """Wavefronts of each scenario with the same tile sizes; the shown one in bold."""
+    rows, at = [], -1
+    for name, scenario in SCENARIOS.items():
+        if name == OWN and name != label:
+            continue
+        s = shown if name == label else study(scenario.kernel, shape, **{**tiles, **scenario.tunables})
+        at = len(rows) if name == label else at
+        arrow = "▸ " if name == label else ""
+        verdict = "✓ right" if s.wrong == "" else "✗ wrong"
+        rows.append([f"{arrow}{name}", verdict, s.per_step(), s.per_step("store"), s.excess])
+    heads = ["scenario", "result", "wavefronts<br>per k-step", "per store<br>instruction", "excess<br>in all"]
+    foot = (
+        f"A k-step of a warp is {LOADS_PER_STEP} float4 load instructions for 64 multiply-adds a thread. Excess: "
+        "wavefronts above the best that the hardware can do for as many instructions of that width."
+    )
+    return table("The scenarios", heads, rows, at, foot)
+
+
+def line_table(shown: Study) -> str:
+    """Totals over all blocks, per source line."""
+    grouped = shown.lines.groupby(["line", "kind", "source"], sort=True)[["requests", "wavefronts", "conflicts"]].sum()
+    rows = [
+        [
+            int(line),
+            f"<code title='{escape(source, quote=True)}'>{escape(source[:44] + '…' * (len(source) > 44))}</code>",
+            kind,
+            int(total["requests"]),
+            int(total["wavefronts"]),
+            int(total["conflicts"]),
+            float(total["wavefronts"] / total["requests"]),
+        ]
+        for (line, kind, source), total in grouped.iterrows()
+    ]
+    heads = ["line", "source", "", "instructions", "wavefronts", "excess", "wavefronts per<br>instruction"]
+    foot = "Instructions executed by all warps of the launch, as the compiler's PTX has them."
+    return table(f"Shared memory, line by line: {escape(shown.run.program.filename)}", heads, rows, foot=foot)
