@@ -116,7 +116,8 @@ class Player(anywidget.AnyWidget):
         self, panels: Sequence[Mapping[str, Any]] = (), frames: Any = None, tags: Any = None, **how: Any
     ) -> None:
         super().__init__()
-        self._controls: list[Any] = []
+        self._controls: list[Any] = []  # Play and slider pairs
+        self._links: list[Any] = []
         self.frames = np.zeros((1, 0), np.uint8)
         self.tags: np.ndarray | None = None
         if panels:
@@ -187,19 +188,18 @@ class Player(anywidget.AnyWidget):
         last = max(self.steps - 1, 1)
         play = ipywidgets.Play(min=0, max=last, value=self.step, interval=interval)
         slider = ipywidgets.IntSlider(min=0, max=last, value=self.step, description="step", layout={"width": "420px"})
-        ipywidgets.jslink((self, "step"), (slider, "value"))
-        ipywidgets.jslink((play, "value"), (slider, "value"))
-        ipywidgets.jslink((self, "playing"), (play, "playing"))
+        pairs = (((self, "step"), (slider, "value")), ((play, "value"), (slider, "value")))
+        self._links += [ipywidgets.jslink(*pair) for pair in (*pairs, ((self, "playing"), (play, "playing")))]
         self._controls += [play, slider]
         return ipywidgets.HBox([play, slider])
 
     def close(self) -> None:
         """Free the browser's and the kernel's copy of the frames."""
-        for widget in self._controls:
-            widget.close()
-        self._controls = []
+        parts = [*self._links, *self._controls, *held(self)]
+        self._links, self._controls = [], []
         self.frames, self.tags = np.zeros((1, 0), np.uint8), None
         super().close()
+        close_all(parts)
 
     def figure(self, step: int | None = None) -> Figure:
         """The picture of one step (default: the current one) as a matplotlib Figure, drawn from the same arrays."""
@@ -211,6 +211,22 @@ class Player(anywidget.AnyWidget):
     def save(self, path: str | Path, step: int | None = None) -> None:
         """Save the picture of one step; the suffix picks the format (.svg, .png, .pdf)."""
         self.figure(step).savefig(path)
+
+
+def held(widget: ipywidgets.Widget) -> list[ipywidgets.Widget]:
+    """The widgets that ``widget`` holds: children, layout, style."""
+    values = [getattr(widget, name, None) for name in widget.keys]
+    lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
+    return [part for items in lists for part in items if isinstance(part, ipywidgets.Widget)]
+
+
+def close_all(parts: Sequence[ipywidgets.Widget]) -> None:
+    """Close widgets with all that they hold. ipywidgets keeps every widget, also a layout, alive until it is closed."""
+    for part in parts:
+        if part.comm is not None:
+            inner = held(part)
+            part.close()
+            close_all(inner)
 
 
 def _checked_panel(panel: Mapping[str, Any]) -> dict[str, Any]:
