@@ -1,11 +1,11 @@
-"""What every explorer shares: controls -> compute -> show, with the latest values winning and errors in plain sight."""
+"""What explorers share: recomputing with the latest values, progress and errors in plain sight, nothing left behind."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
@@ -16,28 +16,62 @@ from texlab.player import Player, close_all, held
 DELAY = 0.05  # seconds that requests are collected before the computation starts
 
 
+class Later:
+    """``later()`` asks for ``work()`` in ``DELAY`` seconds; what is asked meanwhile, or while it runs, is answered once.
+
+    ``work`` must read the latest values itself. ``busy`` is called first, to show that something is going on. Without a
+    running event loop (a plain Python process) ``later()`` works at once.
+    """
+
+    def __init__(self, work: Callable[[], None], busy: Callable[[], None] | None = None) -> None:
+        self._work, self._busy = work, busy
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._now()
+            return
+        if self._timer is None:
+            self._timer = loop.call_later(DELAY, self.wait)
+
+    def wait(self) -> None:
+        """Do now what is asked for and not yet done."""
+        if self._timer is not None:
+            self.cancel()
+            self._now()
+
+    def cancel(self) -> None:
+        """Forget what is asked for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _now(self) -> None:
+        if self._busy is not None:
+            self._busy()
+        self._work()
+
+
 class Explorer(widgets.VBox):
     """Controls whose values go to ``compute``, whose result goes to ``show``. Subclasses define these two.
 
-    A change asks for one computation ``DELAY`` seconds later, with the values of that moment; changes that arrive while
-    one runs are answered by a single further one. A status line says that it runs and how long it took. An exception
+    The latest values win (:class:`Later`). A status line says that it computes and how long it took. An exception
     appears in the explorer itself, the player turns grey, and the next good value brings it back.
 
-    Without a running event loop (a plain Python process) a change computes at once. ``wait()`` computes now what is
-    still asked for, e.g. after setting a control from a cell.
+    ``wait()`` computes now what is still asked for, e.g. after setting a control from a cell.
     """
 
-    def __init__(self, controls: Mapping[str, Any], player: Player | None = None) -> None:
+    def __init__(self, controls: Mapping[str, Any], player: Player) -> None:
         super().__init__()
         self.controls, self.player = dict(controls), player
         self.status = widgets.HTML(layout={"min_height": "2em"})
         self.error = widgets.HTML()
         self.result: Any = None
-        self.computations = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._asked = False
+        self.request = Later(self._recompute, self._busy)
         for control in self.controls.values():
-            control.observe(self._changed, "value")
+            control.observe(lambda _: self.request(), "value")
 
     def compute(self, **values: Any) -> Any:
         """The controls' values -> whatever ``show`` draws. Must not touch widgets."""
@@ -47,46 +81,26 @@ class Explorer(widgets.VBox):
         """Put a result of ``compute`` into the widgets."""
         raise NotImplementedError
 
-    def request(self) -> None:
-        """Ask for a computation with the values that the controls will have in a moment."""
-        self._asked = True
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self.wait()
-            return
-        if self._timer is None:
-            self._timer = loop.call_later(DELAY, self.wait)
-
-    def _changed(self, change: Any) -> None:
-        self.request()
-
     def wait(self) -> None:
         """Compute now if a computation is asked for and not yet done."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._asked:
-            return
-        self._asked = False
-        self.computations += 1
+        self.request.wait()
+
+    def _busy(self) -> None:
         self.status.value = "<i role='status'>computing …</i>"
+
+    def _recompute(self) -> None:
         started = time.perf_counter()
         try:
-            result = self.compute(**{name: control.value for name, control in self.controls.items()})
-            self.show(result)
+            self.result = self.compute(**{name: control.value for name, control in self.controls.items()})
+            self.show(self.result)
         except Exception as error:  # in a callback it would vanish: show it where the learner looks
             self._failed(error)
             return
-        self.result = result
-        self.error.value = ""
-        if self.player is not None:
-            self.player.stale = False
+        self.error.value, self.player.stale = "", False
         self.status.value = f"<span role='status'>computed in {time.perf_counter() - started:.2f} s</span>"
 
     def _failed(self, error: Exception) -> None:
-        if self.player is not None:
-            self.player.stale = True
+        self.player.stale = True
         self.status.value = "<span role='status'>no result: the picture below belongs to earlier settings</span>"
         details, message = escape("".join(traceback.format_exception(error))), escape(str(error))
         self.error.value = (
@@ -96,10 +110,9 @@ class Explorer(widgets.VBox):
         )
 
     def close(self) -> None:
-        """Close every widget of the explorer and let go of the results, so that nothing of it stays alive."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._asked, self.result = None, False, None
+        """Close every widget of the explorer and let go of the result, so that nothing of it stays alive."""
+        self.request.cancel()
+        self.result = None
         parts = held(self)
         super().close()
         close_all(parts)
