@@ -254,7 +254,7 @@ def test_static_shared_memory_stops_at_48_kb(words, fits):
 def test_unknown_architectures():
     with pytest.raises(CompileError, match="arch='90'"):
         ptx(program(), "90")
-    with pytest.raises(CompileError, match="NVRTC .* compiles for .*sm_90"):
+    with pytest.raises(CompileError, match=r"NVRTC .* compiles for .*sm_90"):
         ptx(program(), "sm_50")
 
 

@@ -70,14 +70,17 @@ def resources(program: Program, arch: str = SIM_ARCH) -> dict[str, Resources]:
     """Entry -> registers, static shared memory, spills, by the NVRTC in use, as the numbers change with its version;
     where there is none, by the one that built the shipped PTX. Needs no GPU. Raises as ``cubin``."""
     request = _request(program, arch)
-    try:
-        nvrtc.library()
-    except DeviceError:
-        shipped = _read_shipped(request)
-        if shipped is None:
-            raise
+    shipped = _read_shipped(request)
+    if shipped is not None and _nvrtc_version() in (None, shipped[1]["nvrtc"]):
         return {name: Resources(**values) for name, values in shipped[1]["resources"].items()}
     return dict(_fresh_or_kept(_machine, request)[1])
+
+
+def _nvrtc_version() -> str | None:
+    try:
+        return nvrtc.version()
+    except DeviceError:
+        return None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -174,7 +177,9 @@ def _ptx(request: nvrtc.Request) -> str:
 @functools.lru_cache(maxsize=512)
 def _machine(request: nvrtc.Request) -> tuple[bytes, dict[str, Resources]]:
     def build() -> bytes:
-        _, code, log = nvrtc.compile_source(request, machine=True)
+        text, code, log = nvrtc.compile_source(request, machine=True)
+        if not request.own_headers:
+            _store(_path("ptx", request), text.encode())  # the same text as without machine code: ptx() finds it
         report = {name: asdict(r) for name, r in nvrtc.parse_resources(log).items()}
         return json.dumps(report).encode() + b"\n" + code
 
@@ -202,8 +207,7 @@ def _cached(kind: str, request: nvrtc.Request, build: Callable[[], bytes]) -> by
     with _lock:
         if request.own_headers:
             return build()
-        tools = f"{kind}\0{request.key}\0{nvrtc.toolchain(request)}".encode()
-        path = cache_dir() / kind / hashlib.sha256(tools).hexdigest()
+        path = _path(kind, request)
         try:
             digest, _, data = path.read_bytes().partition(b"\n")
             if digest == hashlib.sha256(data).hexdigest().encode():
@@ -211,8 +215,17 @@ def _cached(kind: str, request: nvrtc.Request, build: Callable[[], bytes]) -> by
         except OSError:
             pass  # not there yet, or not readable: build it
         data = build()
-        _write(path, hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+        _store(path, data)
         return data
+
+
+def _path(kind: str, request: nvrtc.Request) -> Path:
+    identity = f"{kind}\0{request.key}\0{nvrtc.toolchain(request)}".encode()
+    return cache_dir() / kind / hashlib.sha256(identity).hexdigest()
+
+
+def _store(path: Path, data: bytes) -> None:
+    _write(path, hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
 
 
 def _write(path: Path, data: bytes) -> None:

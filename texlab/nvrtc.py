@@ -205,8 +205,9 @@ def _refusal(request: Request, log: str) -> CompileError:
     shared = re.findall(r"Entry function '([^']*)' uses too much shared data \((0x[0-9a-f]+) bytes", log)
     if shared:
         texts = [
-            f"kernel {name!r} declares {int(size, 16)} bytes of static shared memory; the limit is {STATIC_SHARED_LIMIT}: "
-            "shrink it, or make it dynamic (extern __shared__ in the source, shared_bytes in the Launch)"
+            f"kernel {name!r} declares {int(size, 16)} bytes of static shared memory; "
+            f"the limit is {STATIC_SHARED_LIMIT}: shrink it, or make it dynamic (extern __shared__ in the source, "
+            "shared_bytes in the Launch)"
             for name, size in shared
         ]
         message = "\n".join(f"{request.filename}: {text}" for text in texts)
