@@ -1,0 +1,251 @@
+"""Benchmarks that refuse to show a time whose output was not verified: check, time, check again.
+
+``bench`` gives a Result; ``python -m texlab.bench record ladder`` writes the figures that notebooks show where there is
+no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from texlab import compiler, gpu, machine
+from texlab.catalog import kernels as catalog
+from texlab.measure import Counted, Timed
+from texlab.peers import PEERS
+from texlab.program import Program, device_function
+from texlab.referee import Trial
+from texlab.results import Result
+from texlab.shapes import LAYERS, ConvShape
+
+#: what a contestant may raise and become a row with an error; anything else is a mistake in the call, and is raised
+FAILURES = (RuntimeError, ValueError, MemoryError)
+
+
+def bench(
+    kernels: str | Program | tuple[str, Mapping[str, Any]] | Sequence[Any],
+    shape: ConvShape,
+    *,
+    device: str | None = None,
+    precision: str = "float32",
+    repeat: int | None = None,
+    **tunables: int | str,
+) -> Result:
+    """Measure kernels, and the peers they must beat, on one shape.
+
+    Parameters
+    ----------
+    kernels : one or several of: a name of ``texlab.kernels``; ``(name, {tunable: value})``; a Program that takes x, w[,
+        bias] and gives y (your own kernel); a peer, "cudnn" or "im2col+cublas" (through PyTorch, on a GPU).
+        "copy" gives the speed of light: where it is among them, rows get ``floor_ms``.
+    device : "gpu" or "sim"; default: the GPU if there is one.
+    repeat : launches timed; default: enough for about 0.3 s, between 5 and 100.
+    tunables : given to every named kernel that has them.
+
+    Returns
+    -------
+    Result, fastest first. Every row: ``layer, n, kernel, tunables, precision, layout, peer, extra_bytes`` (device
+    memory beyond x, w and y: scratch, or what a peer allocated; for a layout kernel the layout), ``verified,
+    verified_by, rel_err`` (L2 norm), ``error``.
+
+    On a GPU also ``ms, ms_p10, ms_p90`` (median and percentiles over launches, L2 flushed before each; all launches of
+    the program, so ``includes_transform`` is true), ``kernel_ms`` (the last launch alone, L2 flushed too), ``tflops``
+    or ``gbps``, ``floor_ms`` (what the bytes that must move take at the copy's rate). The output is judged in float64
+    before the timing and, with new inputs and all output and scratch memory filled with NaN, after it.
+
+    In the simulator counts instead of times: ``instructions`` (warp-level), ``shared_wavefronts``, ``global_sectors``
+    (32 bytes), and each ``_per_output``. They are exact; no time is shown.
+
+    A contestant that fails, or whose output is wrong, keeps its row: ``error`` says why, and there is no time.
+
+    Raises ValueError for a name, tunable or precision that does not exist; DeviceError for an unknown device.
+
+    >>> shape = ConvShape(n=1, c=2, h=5, w=5, k=2, r=3, s=3)
+    >>> table = bench(["direct", "cudnn"], shape, device="sim")
+    >>> [(row["kernel"], row["verified"], row.get("ms")) for row in table]
+    [('direct', True, None), ('cudnn', False, None)]
+    """
+    if precision != "float32":
+        raise ValueError(f"bench: precision={precision!r}; the kernels of this version compute in 'float32'")
+    contestants = _contestants(kernels, shape, tunables)
+    if device is None:
+        device = "gpu" if gpu.available() else "sim"
+    device_function(device)  # an unknown device is an error of the call
+    measure = Timed(shape, repeat) if device == "gpu" else Counted(shape)
+    rows = []
+    for contestant in contestants:
+        try:
+            measured = measure.peer(contestant.name) if contestant.peer else measure.program(contestant.program(shape))
+        except FAILURES as error:
+            measured = {"verified": False, "rel_err": None, "error": _one_line(error)}
+        rows.append(contestant.row(shape, precision) | measured)
+    _add_floor(rows)
+    return Result(rows, machine.describe(device), _today(), machine.commit())
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row to be: a peer, or a Program, made when its turn comes so that a refused shape is its own row's error."""
+
+    name: str
+    tunables: dict[str, Any] = field(default_factory=dict)
+    own: Program | None = None
+
+    @property
+    def peer(self) -> bool:
+        return self.own is None and self.name in PEERS
+
+    def program(self, shape: ConvShape) -> Program:
+        return self.own or catalog[self.name].program(shape, **self.tunables)
+
+    def row(self, shape: ConvShape, precision: str) -> dict[str, Any]:
+        """What the row says whatever happens."""
+        return {
+            "layer": layer_name(shape),
+            "n": shape.n,
+            "kernel": self.name,
+            "tunables": dict(self.tunables),
+            "precision": precision,
+            "layout": "NCHW",
+            "peer": self.peer,
+        }
+
+
+def layer_name(shape: ConvShape) -> str:
+    """ "cv9" for a layer of ``texlab.LAYERS`` at any batch size, else the shape in words."""
+    for name, layer in LAYERS.items():
+        if layer.with_(n=shape.n) == shape:
+            return name
+    return str(shape)
+
+
+def _contestants(kernels: Any, shape: ConvShape, tunables: dict[str, Any]) -> list[Contestant]:
+    single = isinstance(kernels, str | Program) or (
+        isinstance(kernels, tuple) and len(kernels) == 2 and isinstance(kernels[1], Mapping)
+    )
+    out, used = [], set()
+    for item in [kernels] if single else kernels:
+        if isinstance(item, Program):
+            out.append(Contestant(item.name, dict(item.defines), item))
+            continue
+        name, own = (item, {}) if isinstance(item, str) else item
+        if name in PEERS:
+            out.append(Contestant(name))
+        elif name in catalog:
+            has = {t: v for t, v in tunables.items() if t in catalog[name].tunables}
+            used |= set(has)
+            if unknown := sorted(set(own) - set(catalog[name].tunables)):
+                raise ValueError(f"bench: {name!r} has no tunable {unknown}; it has {sorted(catalog[name].tunables)}")
+            out.append(Contestant(name, has | dict(own)))
+        else:
+            raise ValueError(f"bench: no kernel {name!r}; there are {[*catalog, *PEERS]}, or give a Program")
+    if unused := sorted(set(tunables) - used):
+        raise ValueError(f"bench: none of the kernels given has a tunable {unused}")
+    return out
+
+
+def _add_floor(rows: list[dict[str, Any]]) -> None:
+    """``floor_ms``: what the bytes that must move (inputs read once, outputs written once) take at the copy's rate."""
+    gbps = next((row["gbps"] for row in rows if row["kernel"] == "copy" and row.get("gbps")), None)
+    for row in rows:
+        if gbps and row.get("ms") is not None:
+            row["floor_ms"] = row["min_bytes"] / gbps / 1e6
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 500 else text[:497] + "..."
+
+
+# recording ----------------------------------------------------------------------------------------------------
+#: contestants of the "ladder" topic: every kernel of the catalog, and every peer
+LADDER = (*catalog, *PEERS)
+#: contestants of the "counters" topic: the bank-conflict lesson's kernels on two shapes
+BANK_KERNELS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("im2win_tile", {"PAD": 0}),
+    ("im2win_tile", {"PAD": 4}),
+    ("im2win_zigzag", {}),
+)
+BANK_SHAPES = (
+    ConvShape(n=1, c=3, h=32, w=32, k=64, r=3, s=3, padding=1),
+    ConvShape(n=1, c=16, h=20, w=20, k=64, r=3, s=3),
+)
+#: ... and every kernel of the catalog on a shape where no extent is a multiple of a tile
+SMALL_SHAPE = ConvShape(n=2, c=5, h=13, w=11, k=7, r=3, s=3, padding=1)
+
+
+def record_ladder(layers: Sequence[str], n: int, out: Path | str | None = None) -> Path:
+    """Time every kernel and peer on the layers at batch ``n`` and save the topic "ladder" after each layer."""
+    for name in LADDER:  # compile first, so that nothing is compiled while the clock runs
+        if name in catalog:
+            for layer in layers:
+                with contextlib.suppress(*FAILURES):  # it becomes its row's error below
+                    compiler.cubin(catalog[name].program(LAYERS[layer].with_(n=n)), _arch())
+    for layer in layers:
+        start = time.perf_counter()
+        result = bench(LADDER, LAYERS[layer].with_(n=n), device="gpu")
+        path = result.save("ladder", out)
+        took = time.perf_counter() - start
+        print(f"{result}\n{layer}: {took:.1f} s, saved in {path}\n", flush=True)
+    return path
+
+
+def record_counters(out: Path | str | None = None) -> Path:
+    """Compare the simulator's counts with the hardware's (Nsight Compute) and save the topic "counters"."""
+    from texlab import counters
+
+    scenarios = [(name, tunables, shape) for shape in BANK_SHAPES for name, tunables in BANK_KERNELS]
+    scenarios += [(name, {}, SMALL_SHAPE) for name in catalog]
+    rows = []
+    for name, tunables, shape in scenarios:
+        program = catalog[name].program(shape, **tunables)
+        compared = counters.compare(program, **Trial(shape).inputs(program))
+        compared = compared if isinstance(compared, list) else compared.to_dict("records")
+        rows += [{**row, "kernel": name, "tunables": tunables, "shape": str(shape)} for row in compared]
+        equal = sum(row["predicted"] == row["measured"] for row in compared)
+        print(f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} counters equal", flush=True)
+    result = Result(rows, machine.describe("gpu"), _today(), machine.commit())
+    return result.save("counters", out)
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def _arch() -> str:
+    import cupy
+
+    return f"sm_{cupy.cuda.Device().compute_capability}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m texlab.bench record ladder|counters [--layers cv1,cv9] [--n 128] [--out DIR]``."""
+    parser = argparse.ArgumentParser(prog="python -m texlab.bench", description=main.__doc__)
+    record = parser.add_subparsers(dest="what", required=True).add_parser(
+        "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
+    )
+    record.add_argument("topic", choices=("ladder", "counters"))
+    record.add_argument("--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve (ladder)")
+    record.add_argument("--n", type=int, default=128, help="batch size, default 128 (ladder)")
+    record.add_argument("--out", default=None, help="folder, default: the results shipped with texlab")
+    given = parser.parse_args(arguments)
+    layers = given.layers.split(",")
+    if unknown := sorted(set(layers) - set(LAYERS)):
+        parser.error(f"--layers: no layer {unknown}; there are {list(LAYERS)}")
+    if reason := gpu.why_no_gpu():
+        print(f"Recording needs an NVIDIA GPU: {reason}", file=sys.stderr)
+        return 1
+    path = record_ladder(layers, given.n, given.out) if given.topic == "ladder" else record_counters(given.out)
+    print(f"recorded in {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
