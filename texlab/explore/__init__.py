@@ -4,6 +4,7 @@
 whose answer is computed.
 """
 
+from texlab.explore.layout import layout
 from texlab.explore.predict import predict
 
-__all__ = ["predict"]
+__all__ = ["layout", "predict"]

@@ -17,7 +17,7 @@ DELAY = 0.05  # seconds that requests are collected before the computation start
 
 
 class Later:
-    """``later()`` asks for ``work()`` in ``DELAY`` seconds; what is asked meanwhile, or while it runs, is answered once.
+    """``later()`` asks for ``work()`` in ``DELAY`` seconds; what is asked meanwhile or while it runs is answered once.
 
     ``work`` must read the latest values itself. ``busy`` is called first, to show that something is going on. Without a
     running event loop (a plain Python process) ``later()`` works at once.

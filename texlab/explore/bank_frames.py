@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from texlab.trace import wavefront_of
 
 BANKS = 32

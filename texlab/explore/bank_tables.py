@@ -12,12 +12,10 @@ from texlab.shapes import ConvShape
 GOOD, BAD, NEUTRAL = "#009E73", "#D55E00", "#56B4E9"  # Okabe-Ito; the words say the same
 
 
-def note(text: str, colour: str, *, html: bool = False, mono: bool = False) -> str:
-    """A line with a coloured bar; ``mono`` keeps the columns of a compiler message."""
-    face = "font-family:var(--jp-code-font-family,monospace);white-space:pre-wrap;line-height:1.4;" if mono else ""
-    body = text if html else escape(text)
-    style = f"border-left:4px solid {colour};padding:2px 10px;margin:4px 0;line-height:1.5;{face}"
-    return f"<div role='status' style='{style}'>{body}</div>"
+def note(html: str, colour: str) -> str:
+    """A line of HTML with a coloured bar."""
+    style = f"border-left:4px solid {colour};padding:2px 10px;margin:4px 0;line-height:1.5;max-width:90em"
+    return f"<div role='status' style='{style}'>{html}</div>"
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold: int = -1, foot: str = "") -> str:
@@ -44,11 +42,10 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold:
     )
 
 
-def side(shown: Study, label: str | None, shape: ConvShape, tunables: dict[str, Any]) -> str:
+def side(shown: Study, label: str | None, shape: ConvShape, tiles: dict[str, int]) -> str:
     """Everything beside the picture: the scenarios compared (if ``label`` is one), then the totals per source line."""
     parts = []
     if label is not None:
-        tiles = {name: value for name, value in tunables.items() if name.startswith("BLOCK_")}
         parts.append(scenario_table(shown, label, shape, tiles))
     parts.append(line_table(shown))
     return "".join(parts)
