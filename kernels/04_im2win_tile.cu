@@ -35,11 +35,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const long long plane = (long long)c.P * row;  // elements of one channel of xw
 
   // Loading: eight neighbouring threads take eight neighbouring elements of one window.
-  const int t = threadIdx.x, j = t % BLOCK_C, lane_row = t / BLOCK_C;
+  const int t = threadIdx.x, j = t % BLOCK_C, load_row = t / BLOCK_C;
   const float* window[BLOCK_Q / LOAD_ROWS];  // the start of each pixel's window, null past the last pixel
 #pragma unroll
   for (int i = 0; i < BLOCK_Q / LOAD_ROWS; ++i) {
-    const int pixel = pixel0 + lane_row + i * LOAD_ROWS, n = pixel / image, p = pixel % image / c.Q, q = pixel % c.Q;
+    const int pixel = pixel0 + load_row + i * LOAD_ROWS, n = pixel / image, p = pixel % image / c.Q, q = pixel % c.Q;
     window[i] = pixel < c.N * image ? xw + ((long long)n * c.C + group * group_C) * plane + (long long)p * row +
                                           (long long)q * c.stride_w * c.R
                                     : nullptr;
@@ -57,10 +57,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long at = channel + (c.dilation_w == 1 ? tap : tap / c.R * c.dilation_w * c.R + tap % c.R);
 #pragma unroll
     for (int i = 0; i < BLOCK_Q / LOAD_ROWS; ++i)
-      Xs[j][lane_row + i * LOAD_ROWS] = valid && window[i] ? window[i][at] : 0.f;
+      Xs[j][load_row + i * LOAD_ROWS] = valid && window[i] ? window[i][at] : 0.f;
 #pragma unroll
     for (int i = 0; i < BLOCK_K / LOAD_ROWS; ++i) {
-      const int k = lane_row + i * LOAD_ROWS;
+      const int k = load_row + i * LOAD_ROWS;
       Ws[j][k] = valid && k0 + k < group_K ? filter[(long long)k * elements + j0 + j] : 0.f;
     }
     for (tap += BLOCK_C; tap >= taps; tap -= taps) channel += plane;
