@@ -16,8 +16,8 @@ except ImportError:  # a GPU machine may have only what the GPU tests need
 
 NO_GPU = "needs an NVIDIA GPU"
 
-# One kernel cache for the whole session, also under pytest-xdist, whose workers inherit the variable: nothing depends on
-# what an earlier session compiled, and nothing is compiled twice.
+# One kernel cache for the whole session, also under pytest-xdist, whose workers inherit the variable: nothing depends
+# on what an earlier session compiled, and nothing is compiled twice.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["TEXLAB_CACHE_DIR"] = tempfile.mkdtemp(prefix="texlab-cache-")
 
@@ -65,3 +65,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_unconfigure() -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["TEXLAB_CACHE_DIR"], ignore_errors=True)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """A test's fixtures find out whether it failed: ``request.node.rep_call`` (the browser keeps a screenshot)."""
+    outcome = yield
+    report = outcome.get_result()
+    setattr(item, f"rep_{report.when}", report)

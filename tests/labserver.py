@@ -1,7 +1,7 @@
 """A throw-away JupyterLab on 127.0.0.1 with a token, its own port and its own settings, for tests and pictures.
 
-    with jupyterlab(folder) as server:
-        page.goto(server.url)
+with jupyterlab(folder) as server:
+    page.goto(server.url)
 """
 
 from __future__ import annotations

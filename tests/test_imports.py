@@ -15,13 +15,15 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
     *("explore", "magics", "player", "draw"),
-    *("bench", "counters", "doctor", "results"),
-    *("conv", "gpu", "sim", "referee"),
+    *("bench", "counters", "doctor", "results", "measure", "machine"),
+    *("conv", "gpu", "sim", "isolated", "referee", "peers", "timing"),
     *("compiler", "nvrtc", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")
-MODULES = sorted(p.relative_to(PACKAGE.parent).with_suffix("") for p in PACKAGE.rglob("*.py") if p.name != "__init__.py")
+MODULES = sorted(
+    p.relative_to(PACKAGE.parent).with_suffix("") for p in PACKAGE.rglob("*.py") if p.name != "__init__.py"
+)
 
 
 def imports(path: Path) -> set[str]:

@@ -27,7 +27,7 @@ def extra(version: int | None) -> tuple[str, str]:
     """The extra, and what to tell the person at the screen."""
     if version is None:
         if shutil.which("nvidia-smi"):
-            return "", "nvidia-smi is here but libcuda is not: no GPU for texlab (in a container, pass the driver through)"
+            return "", "nvidia-smi is here but libcuda is not: in a container, pass the whole driver through"
         return "", "no NVIDIA driver: kernels run in the simulator"
     text = f"NVIDIA driver for CUDA {version // 1000}.{version % 1000 // 10}"
     if version >= 13000:
