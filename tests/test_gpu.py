@@ -99,9 +99,10 @@ def test_traces_come_from_the_simulator():
         gpu.run(kernels["copy"].program(SMALL), {}, trace=True)
 
 
-def reasons(setup: str) -> str:
+def reasons(setup: str, driver: int = 13000) -> str:
     """why_no_gpu() in a process in which ``setup`` has put something in CuPy's place."""
-    script = f"import sys, types\n{setup}\nfrom texlab import gpu\nprint(gpu.why_no_gpu())"
+    script = f"import sys, types\n{setup}\nfrom texlab import gpu\n"
+    script += f"gpu.driver_cuda_version = lambda: {driver}\nprint(gpu.why_no_gpu())"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
 
@@ -115,10 +116,11 @@ sys.modules["cupy"] = types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=r
 
 
 def test_reasons_for_no_gpu_are_told_apart(tmp_path):
-    assert "CuPy is not installed: pip install" in reasons(
-        "class Hide:\n  def find_spec(self, name, *_):\n    if name == 'cupy':\n"
-        "      raise ModuleNotFoundError(name, name=name)\nsys.meta_path.insert(0, Hide())"
-    )
+    hide = "class Hide:\n  def find_spec(self, name, *_):\n    if name == 'cupy':\n"
+    hide += "      raise ModuleNotFoundError(name, name=name)\nsys.meta_path.insert(0, Hide())"
+    assert 'CuPy is not installed: pip install "cupy-cuda13x' in reasons(hide)
+    assert 'CuPy is not installed: pip install "cupy-cuda12x' in reasons(hide, driver=12080)
+    assert "no NVIDIA driver is loaded" in reasons(hide, driver=0)
     assert "no NVIDIA driver is loaded" in reasons(FAKE.format(error="insufficient", driver=0))
     assert "CuPy is built for CUDA 13.2 but the NVIDIA driver goes up to 12.4" in reasons(
         FAKE.format(error="insufficient", driver=12040)

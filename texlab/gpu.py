@@ -26,6 +26,12 @@ MAX_BLOCK = (1024, 1024, 64)
 _lost: list[str] = []  # what destroyed this process' CUDA context, if anything did
 
 
+NO_DRIVER = (
+    "no NVIDIA driver is loaded (this machine has no NVIDIA GPU, or its driver is not installed, or a container was "
+    "started without it: docker run --gpus all)"
+)
+
+
 # is there one? ------------------------------------------------------------------------------------------------
 @functools.cache
 def why_no_gpu() -> str | None:
@@ -35,6 +41,8 @@ def why_no_gpu() -> str | None:
     except ModuleNotFoundError as error:
         if error.name != "cupy":
             return f"CuPy is broken ({error}). Reinstall it: pip install --force-reinstall {cupy_package()}"
+        if not driver_cuda_version():
+            return f"{NO_DRIVER}. CuPy is not installed either"
         return f"CuPy is not installed: pip install {cupy_package()}"
     except Exception as error:
         return (
@@ -50,10 +58,7 @@ def why_no_gpu() -> str | None:
         driver = _quietly(runtime.driverGetVersion)
         wants = _quietly(runtime.runtimeGetVersion)
         if not driver:
-            return (
-                "no NVIDIA driver is loaded: this machine has no NVIDIA GPU, or its driver is not installed, "
-                "or a container was started without it (docker run --gpus all)"
-            )
+            return NO_DRIVER
         if driver // 1000 < wants // 1000:
             return (
                 f"CuPy is built for CUDA {_dotted(wants)} but the NVIDIA driver goes up to {_dotted(driver)}: update "
