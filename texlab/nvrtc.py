@@ -158,9 +158,9 @@ def compile_source(request: Request, machine: bool) -> tuple[str, bytes, str]:
 
 def _fetch(handle: Any, size: Callable, get: Callable) -> bytes:
     (n,) = _check(size(handle))
-    buffer = b" " * n
+    buffer = b" " * (n + 1)  # NVRTC writes into it: never the interpreter's one shared b" ", which b" " * 1 would be
     _check(get(handle, buffer))
-    return buffer
+    return buffer[:n]
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
