@@ -14,7 +14,7 @@
 #endif
 #define THREADS (BLOCK_K / 8 * BLOCK_Q / 8)
 static_assert(BLOCK_K % 8 == 0 && BLOCK_Q % 8 == 0 && THREADS <= 1024, "BLOCK_K, BLOCK_Q: multiples of 8, <= 1024 threads");
-static_assert(BLOCK_Q <= THREADS ? THREADS % BLOCK_Q == 0 : BLOCK_Q % THREADS == 0, "BLOCK_Q does not divide the block");
+static_assert(THREADS % BLOCK_Q == 0 && BLOCK_C % (THREADS / BLOCK_Q) == 0, "a block loads whole rows: BLOCK_K a multiple of 64");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     im2col_gemm(const float* col, const float* w, const float* bias, float* y, const Conv c) {
@@ -26,15 +26,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int k0 = tile % k_tiles * BLOCK_K, pixel0 = tile / k_tiles / c.groups * BLOCK_Q;
   const int image = c.P * c.Q, elements = group_C * c.R * c.S;
   const float* filter = w + ((long long)group * group_K + k0) * elements;
-  const int t = threadIdx.x, tk = t / (BLOCK_Q / 8) * 8, tq = t % (BLOCK_Q / 8) * 8;
+
+  // Loading: neighbouring threads take neighbouring pixels of one row of col.
+  const int t = threadIdx.x, load_row = t / BLOCK_Q, load_pixel = t % BLOCK_Q, pixel = pixel0 + load_pixel;
+  const float* column = col + ((long long)(pixel / image) * c.C * c.R * c.S + group * elements) * image + pixel % image;
+  const int tk = t / (BLOCK_Q / 8) * 8, tq = t % (BLOCK_Q / 8) * 8;
 
   float acc[8][8] = {};
   for (int j0 = 0; j0 < elements; j0 += BLOCK_C) {
-    for (int i = t; i < BLOCK_C * BLOCK_Q; i += THREADS) {  // neighbouring threads take neighbouring pixels
-      const int j = i / BLOCK_Q, pixel = pixel0 + i % BLOCK_Q;
-      const long long row = (long long)(pixel / image) * c.C * c.R * c.S + group * elements + j0 + j;
-      Xs[j][i % BLOCK_Q] = j0 + j < elements && pixel < c.N * image ? col[row * image + pixel % image] : 0.f;
-    }
+#pragma unroll
+    for (int j = load_row; j < BLOCK_C; j += THREADS / BLOCK_Q)
+      Xs[j][load_pixel] = j0 + j < elements && pixel < c.N * image ? column[(long long)(j0 + j) * image] : 0.f;
+#pragma unroll
     for (int i = t; i < BLOCK_C * BLOCK_K; i += THREADS) {
       const int j = i % BLOCK_C, k = i / BLOCK_C;
       Ws[j][k] = j0 + j < elements && k0 + k < group_K ? filter[(long long)k * elements + j0 + j] : 0.f;

@@ -88,7 +88,7 @@ TUNED = [
     ("im2win_zigzag", dict(BLOCK_K=32, BLOCK_Q=64)),
     ("im2win_zigzag", dict(BLOCK_K=128, BLOCK_Q=128, BLOCK_C=16)),
     ("im2win_zigzag", dict(LANE_K="lane / 8", LANE_Q="lane % 8")),
-    ("im2col_gemm", dict(BLOCK_K=32, BLOCK_Q=64, BLOCK_C=4)),
+    ("im2col_gemm", dict(BLOCK_K=128, BLOCK_Q=64, BLOCK_C=4)),
     ("direct", dict(BLOCK=32)),
     ("im2win_direct", dict(BLOCK=64, BLOCK_ROWS=1)),
 ]
