@@ -1,0 +1,118 @@
+"""The warp simulator: run a Program from its PTX, in NumPy, without a GPU.
+
+    run = program.run(device="sim", trace=True, x=x, w=w)
+
+Every memory access of every lane is checked, and recorded if asked for. What a kernel does wrong raises KernelFault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from texlab import compiler
+from texlab.program import Launch, Program, Run
+from texlab.sim.codegen import compile_kernel
+from texlab.sim.hazards import check_launch
+from texlab.sim.memory import Memory, parameter_offsets
+from texlab.sim.ptx import parse
+from texlab.sim.warps import Batch, OutOfTime, Scheduler
+
+LANES = 16384  # lanes that run together; more than that falls out of the processor's cache
+
+
+class TooLong(RuntimeError):
+    """The simulation would take longer than ``limit`` seconds; the message says how long, and what would fit."""
+
+
+def run(
+    program: Program,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    trace: Any = False,
+    blocks: Iterable[int] | None = None,
+    schedule: str = "lockstep",
+    limit: float | None = 60.0,
+) -> Run:
+    """Simulate ``program`` once.
+
+    Parameters
+    ----------
+    arrays : the program's inputs by name (NumPy)
+    trace : False; True (every access, rows with 32 addresses); "counts" (totals per instruction only); or the linear
+        numbers of the thread blocks whose rows are kept (totals are over all that ran)
+    blocks : linear numbers of the thread blocks of the last launch to run; the others do not run. Default: all
+    schedule : "lockstep", or "warps": warps one after another up to each barrier, so that a missing one shows
+    limit : seconds; a run estimated to take longer raises TooLong. None: no limit
+
+    Raises KernelFault (what the kernel did wrong), TooLong, CompileError, ValueError (wrong inputs).
+    """
+    program.check_inputs(arrays)
+    if schedule not in ("lockstep", "warps"):
+        raise ValueError(f"schedule={schedule!r}: expected 'lockstep' or 'warps'")
+    started = time.perf_counter()
+    text = compiler.ptx(program, compiler.SIM_ARCH)
+    module = parse(text)
+    memory = Memory()
+    placed = {}
+    for b in program.buffers:
+        if b.role == "input":
+            data = np.ascontiguousarray(arrays[b.name])
+        else:
+            data = np.full(b.nbytes, 255, np.uint8)  # NaN, or -1: what nobody writes shows
+        placed[b.name] = memory.add(b.name, data)
+    memory.add_module(module)
+    sources = {program.filename: program.source.splitlines()}
+    counts = dict.fromkeys(("warp_instructions", "thread_instructions", "barriers", "blocks"), 0)
+    clock = time.perf_counter()
+    for number, launch in enumerate(program.launches):
+        kernel = compile_kernel(text, launch.entry, program.filename)
+        check_launch(launch, kernel.static_shared)
+        params = _parameters(text, launch, placed, kernel.params)
+        memory.set_params(params)
+        last = number == len(program.launches) - 1
+        ids = np.arange(launch.blocks) if blocks is None or not last else np.fromiter(blocks, np.int64)
+        if len(ids) and not (0 <= ids.min() and ids.max() < launch.blocks):
+            raise ValueError(f"blocks: {launch.entry} has blocks 0..{launch.blocks - 1}, got {ids.min()}..{ids.max()}")
+        per = max(1, LANES // max(launch.threads, 1))
+        for at in range(0, len(ids), per):
+            batch = Batch(kernel, launch, memory, params, ids[at : at + per], lambda f, n: _source(sources, f, n))
+            deadline = None if limit is None else started + limit
+            scheduler = Scheduler(batch, schedule == "warps", deadline)
+            try:
+                with np.errstate(all="ignore"):
+                    scheduler.run()
+            except OutOfTime:
+                raise TooLong("too long") from None
+            for key in ("warp_instructions", "thread_instructions", "barriers"):
+                counts[key] += getattr(batch, key)
+            counts["blocks"] += len(batch.block_ids)
+    seconds = time.perf_counter() - clock
+    outputs = {}
+    for b in program.outputs:
+        outputs[b.name] = placed[b.name].data[: b.nbytes].view(b.dtype).reshape(b.shape)
+    return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, None, counts)
+
+
+def _source(sources: dict[str, list[str]], file: str, line: int) -> str:
+    text = sources.get(file, [])
+    return text[line - 1].strip() if 0 < line <= len(text) else ""
+
+
+def _parameters(text: str, launch: Launch, placed: Mapping[str, Any], layout: list[Any]) -> np.ndarray:
+    """The launch's arguments as the bytes a kernel reads its parameters from."""
+    declared = compiler.params(text, launch.entry)
+    if len(declared) != len(launch.args):
+        raise ValueError(f"{launch.entry} takes {len(declared)} arguments, the launch has {len(launch.args)}")
+    offsets = parameter_offsets(layout)
+    size = max((offsets[name] + n for name, _, n, _ in layout), default=0)
+    blob = np.zeros(size, np.uint8)
+    for i, (arg, param, (name, *_)) in enumerate(zip(launch.args, declared, layout, strict=True)):
+        value = placed[arg].base if isinstance(arg, str) else arg
+        data = compiler.bind(value, param, f"{launch.entry}, argument {i + 1}")
+        raw = np.frombuffer(np.asarray(data).tobytes(), np.uint8)
+        blob[offsets[name] : offsets[name] + len(raw)] = raw
+    return blob

@@ -1,0 +1,349 @@
+"""Compile a PTX kernel to Python: one generated function per basic block.
+
+A block's function takes the registers it reads out of the register file, computes on whole arrays (one element per
+lane; a NumPy scalar where all lanes hold the same value) and puts back what later blocks need. With some lanes inactive
+the same code runs on the active ones, packed. Values are dropped at their last use, which keeps the working set small.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from texlab.sim import arith, collectives, memory
+from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
+from texlab.sim.ops import EMITTERS, Unsupported
+from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
+
+_SPECIAL = frozenset("tid ctaid ntid nctaid laneid warpid nwarpid smid clock clock64 clock_hi globaltimer".split())
+_ADDRESS = re.compile(r"\[\s*([^\s+\]-]+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|-?\d+))?\s*\]")
+_FLOATING = frozenset("fma add sub mul div mad setp min max neg abs ld st".split())
+
+
+@dataclass
+class Kernel:
+    """A compiled kernel. ``lines`` and ``opcodes`` go by instruction; ``shared`` is (static bytes, granule)."""
+
+    function: Function
+    blocks: list[Block]
+    instructions: list[Instruction]
+    lines: list[tuple[str, int]]
+    names: list[str]
+    initial: list[np.generic]
+    static_shared: int
+    grain: int
+    local_bytes: int
+    atomics: bool
+    accesses: dict[int, memory.Access]
+    races: bool
+    marks_reads: bool
+    source: str
+
+    @property
+    def params(self) -> list[tuple[str, str, int, int]]:
+        return self.function.params
+
+
+_NAMES = {
+    **{t: np.dtype(t) for t in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")},
+    **{
+        f"np_{n}": getattr(np, f) for n, f in dict(min="minimum", max="maximum", mul="multiply", sub="subtract").items()
+    },
+    **{f"np_{n}": getattr(np, n) for n in "add abs sqrt exp2 log2 sin cos tanh copysign isfinite isinf isnan".split()},
+    **dict(np_finfo=np.finfo, np_rni=np.rint, np_rzi=np.trunc, np_rmi=np.floor, np_rpi=np.ceil),
+    **{n: f for n, f in vars(arith).items() if callable(f) and n[0] != "_" and not isinstance(f, (np.dtype, type))},
+    "is_space": memory.is_space,
+    "bool_": np.bool_,
+}
+
+
+class Generator:
+    """Turns instructions into lines of Python; the emitters of ``ops`` talk to it."""
+
+    def __init__(self, function: Function, symbols: dict[str, int], params: dict[str, int]) -> None:
+        self.function, self.symbols, self.params = function, symbols, params
+        self.registers = {**function.registers, "%cc": "?"}
+        self.names = list(self.registers)
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.preferred = dict(self.registers)
+        self.constants: dict[tuple[Any, str], str] = {}
+        self.namespace: dict[str, Any] = dict(_NAMES)
+        self.lines: list[str] = []
+        self.current: dict[str, dict[str, str]] = {}
+        self.special: dict[str, str] = {}
+        self.guard = ""
+        self.count = 0
+        self.stale: list[str] = []
+
+    # what emitters use ----------------------------------------------------------------------------------------------
+    def emit(self, line: str) -> None:
+        self.lines.append("  " + line)
+
+    def temporary(self, expression: str) -> str:
+        """``expression`` under a name, so that it is computed once; plain names stay as they are."""
+        if expression.isidentifier():
+            return expression
+        self.count += 1
+        self.emit(f"t{self.count} = {expression}")
+        return f"t{self.count}"
+
+    def const(self, value: Any, t: str) -> str:
+        key = (value, t) if value == value else ("nan", t)
+        if key not in self.constants:
+            name = f"k{len(self.constants)}"
+            dtype = np.dtype(t)
+            if dtype.kind in "iu":  # wrap as a register would
+                value = int.from_bytes(
+                    (int(value) & (1 << 8 * dtype.itemsize) - 1).to_bytes(dtype.itemsize, "little"), "little"
+                )
+                self.namespace[name] = np.dtype(f"u{dtype.itemsize}").type(value).view(dtype)
+            else:
+                self.namespace[name] = dtype.type(value)
+            self.constants[key] = name
+        return self.constants[key]
+
+    def is_register(self, operand: str) -> bool:
+        return operand in self.registers or operand[0] == "%"
+
+    def window(self, space: str) -> int:
+        return memory.WINDOWS[space]
+
+    def use(self, operand: str, t: str) -> str:
+        """The operand as an expression of type ``t``."""
+        kind = self.registers.get(operand)
+        if kind is None:
+            return self._literal(operand, t)
+        held = self.current[operand]
+        if t in held:
+            return held[t]
+        have = next(k for k in held if k in _SIZED)
+        if kind == "?" or t == "?":
+            if kind != t:
+                raise PTXError(f"{operand} of type {kind} used as {t}")
+        if have[1] == t[1]:
+            name = f"r{self.index[operand]}{t}"
+            self.emit(f"{name} = {held[have]}.view({t})")
+            held[t] = name
+            return name
+        return f"{self.use(operand, 'u' + have[1])}.astype({t})"
+
+    def widened(self, operand: str, t: str, wide: str) -> str:
+        """The operand's value converted to a wider type, kept for the next user."""
+        if operand not in self.registers:
+            return (
+                self.const(self.namespace[self._literal(operand, t)].astype(np.dtype(wide)).item(), wide)
+                if not self.is_register(operand)
+                else f"{self.use(operand, t)}.astype({wide})"
+            )
+        held = self.current[operand]
+        key = f"{t}>{wide}"
+        if key not in held:
+            value = self.use(operand, t)
+            held[key] = f"r{self.index[operand]}w{t}{wide}"
+            self.emit(f"{held[key]} = {value}.astype({wide})")
+        return held[key]
+
+    def define(self, operand: str, t: str, expression: str) -> None:
+        """Assign a register; a guarded instruction keeps the old value where the guard is false."""
+        if operand == "_":
+            return
+        kind = self.registers[operand]
+        name = f"r{self.index[operand]}"
+        if t != "?" and kind[1] != t[1]:  # narrower value into a wider register: sign- or zero-extended
+            expression, t = (
+                f"({expression}).astype({t[0] if t[0] in 'iu' else 'u'}{kind[1]})",
+                ("i" if t[0] == "i" else "u") + kind[1],
+            )
+        if self.guard:
+            new = self.temporary(expression)
+            expression = f"select({self.guard}, {new}, {self.use(operand, t)})"
+        self.emit(f"{name} = {expression}")
+        self.stale += [v for v in self.current.get(operand, {}).values() if v != name]
+        self.current[operand] = {t: name}
+
+    def define_all(self, operands: list[str], t: str, call: str) -> None:
+        """Assign the results of one call to several registers."""
+        if len(operands) == 1:
+            self.define(operands[0], t, call)
+            return
+        targets = [f"v{i}" for i in range(len(operands))]
+        self.emit(f"{', '.join(targets)} = {call}")
+        for operand, target in zip(operands, targets, strict=True):
+            self.define(operand, t, target)
+        self.stale += targets
+
+    def _literal(self, operand: str, t: str) -> str:
+        if operand[0] == "%":
+            return self._special(operand, t)
+        if operand[:2] in ("0f", "0F"):
+            return self.const(struct.unpack(">f", bytes.fromhex(operand[2:]))[0], t if t[0] == "f" else "f4") + (
+                "" if t[0] == "f" else f".view({t})"
+            )
+        if operand[:2] in ("0d", "0D"):
+            return self.const(struct.unpack(">d", bytes.fromhex(operand[2:]))[0], t if t[0] == "f" else "f8") + (
+                "" if t[0] == "f" else f".view({t})"
+            )
+        if operand == "WARP_SZ":
+            return self.const(32, t)
+        name, _, offset = operand.partition("+")
+        if name in self.symbols:
+            return self.const(self.symbols[name] + int(offset or "0", 0), t)
+        if name in self.params:
+            return self.const(memory.PARAM_BASE + self.params[name] + int(offset or "0", 0), t)
+        value = int(operand.rstrip("U"), 0)
+        if t == "?":
+            return self.const(bool(value), "?")
+        return self.const(value, t)
+
+    def _special(self, operand: str, t: str) -> str:
+        name = operand[1:]
+        if name.split(".")[0] not in _SPECIAL and not name.startswith(
+            ("lanemask", "total_smem", "dynamic_smem", "aggr_smem")
+        ):
+            raise Unsupported
+        if name not in self.special:
+            self.special[name] = f"s{len(self.special)}"
+            self.emit(f"{self.special[name]} = S.special({name!r}, L)")
+        value = self.special[name]
+        return value if t == "u4" else f"{value}.view({t})" if t[1] == "4" else f"{value}.astype({t})"
+
+    # memory ---------------------------------------------------------------------------------------------------------
+    def address(self, operand: str) -> tuple[str, int]:
+        """``[base+offset]`` -> (base operand, offset)."""
+        m = _ADDRESS.match(operand)
+        if not m:
+            raise Unsupported
+        offset = int(m[3] or "0", 0)
+        return m[1], -offset if m[2] == "-" else offset
+
+    def pointer(self, operand: str, space: str) -> str:
+        """A Pointer made from a base register, shared by the accesses of a block that use the same one."""
+        kind = self.registers.get(operand)
+        call = f"S.{space}_pointer(L, "
+        if kind is None:
+            return self.temporary(call + self.use(operand, "u4" if space == "shared" else "u8") + ")")
+        held, key = self.current[operand], "*" + space
+        if key not in held:
+            value = self.use(operand, "u" + kind[1])
+            held[key] = f"q{self.index[operand]}{space[0]}"
+            self.emit(f"{held[key]} = {call}{value})")
+        return held[key]
+
+    # blocks ---------------------------------------------------------------------------------------------------------
+    def block(
+        self, block: Block, code: list[Instruction], dies: list[list[str]], emit: Callable[[int, Instruction], None]
+    ) -> None:
+        """Generate ``def b<index>(S, R, L)`` for one block; it returns the branch condition, if any."""
+        self.lines, self.special, self.stale = [], {}, []
+        self.current = {r: {self.preferred[r]: f"r{self.index[r]}"} for r in block.reads}
+        loads = sorted(self.index[r] for r in block.reads)
+        head = [f"def b{block.index}(S, R, L):"]
+        if loads:
+            head.append("  if L is None: " + "; ".join(f"r{i} = R[{i}]" for i in loads))
+            head.append(f"  else: {', '.join(f'r{i}' for i in loads)}, = S.gather(R, {tuple(loads)!r}, L)")
+        condition = "None"
+        for offset, ins in enumerate(code):
+            self.count = 0
+            if ins.guard and not (ins.parts[0] in ("bra", "ret", "exit")):
+                self.guard = ("~" if ins.negated else "") + self.use(ins.guard, "?")
+            if ins.parts[0] in ("bra", "ret", "exit"):
+                if ins.guard:
+                    condition = ("~" if ins.negated else "") + self.use(ins.guard, "?")
+            else:
+                emit(block.start + offset, ins)
+            self.guard = ""
+            dead = self.stale
+            for r in dies[offset]:
+                dead += self.current.pop(r, {}).values()
+            if dead and offset + 1 < len(code):
+                names = [n for n in dict.fromkeys(dead) if n.isidentifier() and n not in condition]
+                if names:
+                    self.emit("del " + ", ".join(names))
+            self.stale = []
+        stores = []
+        for r in sorted(block.writes, key=self.index.__getitem__):
+            stores.append((self.index[r], self.use(r, self.preferred[r])))
+        if stores:
+            self.emit("if L is None: " + "; ".join(f"R[{i}] = {v}" for i, v in stores))
+            self.emit(f"else: S.scatter(R, L, {tuple(i for i, _ in stores)!r}, ({', '.join(v for _, v in stores)},))")
+        self.emit(f"return {condition}")
+        block.source = "\n".join(head + self.lines)
+
+
+_SIZED = frozenset(["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?"])
+
+
+@lru_cache(maxsize=64)
+def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
+    """Compile one entry of a PTX text; ``filename`` is the kernel's own file, to which lines are attributed.
+
+    Raises PTXError for PTX that cannot be read at all; an unknown instruction is an error only when it is reached."""
+    module = parse(text)
+    if entry not in module.functions:
+        raise PTXError(f"no kernel {entry!r}; the PTX has {sorted(module.functions)}")
+    function = flatten(module, entry)
+    symbols, static_shared, local_bytes = memory.place(function, module)
+    params = memory.parameter_offsets(function.params)
+    g = Generator(function, symbols, params)
+    code, blocks = basic_blocks(function)
+    for ins in code:
+        if ins.parts[-1] in ("f32", "f64", "f16") and ins.parts[0] in _FLOATING:
+            kind = TYPES[ins.parts[-1]]
+            for operand in ins.args:
+                for r in tokens(operand):
+                    if g.registers.get(r, "?")[1:] == kind[1:] and operand[0] != "[":
+                        g.preferred[r] = kind
+    dies = liveness(blocks, code, g.registers)
+    hazards, grain = shared_hazards(blocks, code)
+    accesses: dict[int, memory.Access] = {}
+    lines = [module.line(ins.where, filename) for ins in code]
+
+    def emit(i: int, ins: Instruction) -> None:
+        try:
+            if ins.parts[0] in memory.EMITTERS:
+                memory.EMITTERS[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain, accesses)
+            elif ins.parts[0] in collectives.EMITTERS:
+                collectives.EMITTERS[ins.parts[0]](g, i, ins)
+            elif ins.parts[0] in EMITTERS:
+                EMITTERS[ins.parts[0]](g, ins)
+            else:
+                raise Unsupported
+        except (Unsupported, IndexError, ValueError, KeyError):
+            g.emit(f"S.unsupported({i})")
+            for r in tokens(" ".join(ins.args[:1])):
+                if r in g.registers and r not in g.current:  # keep what follows well-formed
+                    t = g.registers[r]
+                    g.emit(f"r{g.index[r]} = {g.const(0, t)}")
+                    g.current[r] = {t: f"r{g.index[r]}"}
+
+    for block in blocks:
+        g.block(block, code[block.start : block.stop], dies[block.index], emit)
+    source = "\n".join(b.source for b in blocks)
+    exec(compile(source, f"<{entry}>", "exec"), g.namespace)
+    for block in blocks:
+        block.run = g.namespace[f"b{block.index}"]
+    initial = [np.dtype(g.preferred[r]).type(0) for r in g.names]
+    atomics = any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code)
+    names = [ins.opcode for ins in code]
+    return Kernel(
+        function,
+        blocks,
+        code,
+        lines,
+        names,
+        initial,
+        static_shared,
+        grain,
+        local_bytes,
+        atomics,
+        accesses,
+        bool(hazards),
+        any(h[2] for h in hazards.values()),
+        source,
+    )

@@ -1,0 +1,159 @@
+"""Instructions that a warp executes as a whole: shuffles, votes, barriers' reductions, matrix loads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from texlab.sim.arith import U4
+from texlab.sim.ops import Unsupported
+
+
+def spread(s: Any, L: Any, value: Any, fill: Any = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A value per lane as a table (warps, 32), which lanes are active, and each active lane's place in it (flat)."""
+    place = s.lanes("place", L)
+    table = np.full(s.warps * 32, fill, np.asarray(value).dtype)
+    table[place] = value
+    active = np.zeros(s.warps * 32, bool)
+    active[place] = True
+    return table.reshape(-1, 32), active.reshape(-1, 32), place
+
+
+def shuffle(s: Any, L: Any, mode: str, value: Any, b: Any, c: Any) -> tuple[Any, Any]:
+    """``shfl.sync``: (value read, whether the source lane was in range)."""
+    table, _, place = spread(s, L, value)
+    lane = (place % 32).astype(np.int64)
+    c = np.asarray(c).astype(np.int64)
+    b = np.asarray(b).astype(np.int64) & 31
+    segment, clamp = c >> 8 & 31, c & 31
+    low = lane & segment
+    high = low | (clamp & ~segment)
+    if mode == "up":
+        source = lane - b
+        valid = source >= high
+    elif mode == "down":
+        source = lane + b
+        valid = source <= high
+    elif mode == "bfly":
+        source = lane ^ b
+        valid = source <= high
+    else:
+        source = low | (b & ~segment)
+        valid = source <= high
+    source = np.where(valid, source, lane)
+    return table.reshape(-1)[place - lane + source], valid
+
+
+def ballot(s: Any, L: Any, p: Any, mask: Any) -> Any:
+    """One bit per active lane of the warp whose predicate holds."""
+    table, _, place = spread(s, L, np.broadcast_to(p, (s.active(L),)))
+    bits = np.packbits(table, axis=1, bitorder="little").view(U4).reshape(-1)
+    return bits[place // 32] & mask
+
+
+def members(s: Any, L: Any) -> Any:
+    """``activemask``."""
+    return ballot(s, L, np.ones(s.active(L), bool), np.uint32(0xFFFFFFFF))
+
+
+def match_any(s: Any, L: Any, value: Any, mask: Any) -> Any:
+    """``match.any.sync``: the lanes that hold the same value."""
+    table, active, place = spread(s, L, np.broadcast_to(value, (s.active(L),)))
+    same = (table[:, :, None] == table[:, None, :]) & active[:, None, :]
+    bits = np.packbits(same, axis=2, bitorder="little").view(U4).reshape(-1)
+    return bits[place] & mask
+
+
+_REDUCE = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def reduce(s: Any, L: Any, op: str, value: Any) -> Any:
+    """``redux.sync`` over the active lanes of each warp."""
+    value = np.broadcast_to(value, (s.active(L),))
+    info = np.iinfo(value.dtype)
+    neutral = {"min": info.max, "max": info.min, "and": -1 if info.min else info.max}.get(op, 0)
+    table, _, place = spread(s, L, value, neutral)
+    return _REDUCE[op].reduce(table, axis=1)[place // 32].astype(value.dtype)
+
+
+# emitters -----------------------------------------------------------------------------------------------------------
+def _call(g: Any, i: int, function: Any) -> str:
+    g.namespace[f"c{i}"] = function
+    return f"c{i}"
+
+
+def _shfl(g, i, ins):
+    if ins.parts[1] != "sync":
+        raise Unsupported
+    target, _, flag = ins.args[0].partition("|")
+    value, b, c = g.use(ins.args[1], "u4"), g.use(ins.args[2], "u4"), g.use(ins.args[3], "u4")
+    g.emit(f"v0, v1 = {_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
+    g.define(target, "u4", "v0")
+    if flag:
+        g.define(flag, "?", "v1")
+
+
+def _vote(g, i, ins):
+    if ins.parts[1] != "sync":
+        raise Unsupported
+    negated = ins.args[1][0] == "!"
+    p = ("~" if negated else "") + g.use(ins.args[1].lstrip("!"), "?")
+    mask = g.use(ins.args[2], "u4")
+    ballot_of = f"{_call(g, i, ballot)}(S, L, {{}}, {mask})"
+    mode = ins.parts[2]
+    if mode == "ballot":
+        return g.define(ins.args[0], "u4", ballot_of.format(p))
+    if mode == "any":
+        return g.define(ins.args[0], "?", ballot_of.format(p) + " != 0")
+    none = ballot_of.format(f"~({p})") + " == 0"
+    if mode == "all":
+        return g.define(ins.args[0], "?", none)
+    g.define(ins.args[0], "?", f"({none}) | ({ballot_of.format(p)} == 0)")  # uni
+
+
+def _activemask(g, i, ins):
+    g.define(ins.args[0], "u4", f"{_call(g, i, members)}(S, L)")
+
+
+def _match(g, i, ins):
+    if ins.parts[1] != "any":
+        raise Unsupported
+    value, mask = (
+        g.use(ins.args[1], "u" + ins.parts[-1][1:2].replace("3", "4").replace("6", "8")),
+        g.use(ins.args[2], "u4"),
+    )
+    g.define(ins.args[0], "u4", f"{_call(g, i, match_any)}(S, L, {value}, {mask})")
+
+
+def _redux(g, i, ins):
+    t = {"u32": "u4", "s32": "i4", "b32": "u4"}.get(ins.parts[-1])
+    if t is None or ins.parts[2] not in _REDUCE:
+        raise Unsupported
+    g.define(ins.args[0], t, f"{_call(g, i, reduce)}(S, L, {ins.parts[2]!r}, {g.use(ins.args[1], t)})")
+
+
+def _bar(g, i, ins):
+    """Barriers end a block: the scheduler holds the lanes. What is left to compute is which barrier, and a vote."""
+    if ins.parts[1] == "warp":
+        return
+    args = list(ins.args)
+    parts = [p for p in ins.parts if p not in ("cta", "aligned")]
+    if parts[1] == "red":
+        target, predicate = args.pop(0), args.pop()
+        raise Unsupported
+    ids = [g.use(a, "u4") for a in args] or [g.const(0, "u4")]
+    g.emit(f"S.barrier({i}, {parts[1] == 'arrive'}, {', '.join(ids)})")
+
+
+EMITTERS = {
+    **{"shfl": _shfl, "vote": _vote, "activemask": _activemask, "match": _match, "redux": _redux},
+    **{"bar": _bar, "barrier": _bar},
+}

@@ -1,0 +1,238 @@
+"""Control flow of a kernel: basic blocks, which registers live across them, where barriers separate shared accesses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from texlab.sim.ptx import TYPES, Function, Instruction, PTXError
+
+#: Executed by a warp as a whole: all its lanes that have not exited must be there.
+COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix mma elect".split())
+_NO_RESULT = frozenset("st red bar barrier bra ret exit membar fence prefetch nanosleep trap stmatrix discard".split())
+_TOKEN = re.compile(r"[%A-Za-z_$][\w$%.~:@]*")
+
+
+def tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text)
+
+
+@dataclass
+class Block:
+    """Instructions ``start:stop``; ``kind``: how it ends ("fall", "bra", "exit", "bar"), ``target`` a block index."""
+
+    index: int
+    start: int
+    stop: int
+    kind: str = "fall"
+    guarded: bool = False
+    target: int = -1
+    collective: bool = False
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    source: str = ""
+    run: Callable[..., Any] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def successors(self) -> list[int]:
+        out = [self.target] if self.kind == "bra" else []
+        if self.kind in ("fall", "bar") or self.guarded:
+            out.append(self.index + 1)
+        return out
+
+
+def is_barrier(ins: Instruction) -> bool:
+    return ins.parts[0] in ("bar", "barrier") and ins.parts[1] != "warp"
+
+
+def is_collective(ins: Instruction) -> bool:
+    return ins.parts[0] in COLLECTIVE or (ins.parts[0] == "bar" and ins.parts[1] == "warp")
+
+
+def basic_blocks(function: Function) -> tuple[list[Instruction], list[Block]]:
+    """The kernel's instructions without labels, and its blocks. A barrier ends a block; the first warp-wide
+    instruction after any place where lanes may part begins one."""
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for item in function.code:
+        if isinstance(item, str):
+            labels[item] = len(code)
+        else:
+            code.append(item)
+    if not code or code[-1].parts[0] not in ("ret", "exit", "bra") or code[-1].guard or len(code) in labels.values():
+        code.append(Instruction("", False, ["exit"], [], code[-1].where if code else (0, 0, 0), "end of kernel"))
+    leaders = {0, *labels.values()}
+    for i, ins in enumerate(code):
+        if ins.parts[0] in ("bra", "ret", "exit") or is_barrier(ins):
+            leaders.add(i + 1)
+    fresh = True
+    for i, ins in enumerate(code):
+        fresh = fresh or i in leaders
+        if is_collective(ins) and fresh:
+            leaders.add(i)
+            fresh = False
+    starts = sorted(s for s in leaders if s < len(code))
+    at = {start: n for n, start in enumerate(starts)}
+    blocks = []
+    for n, start in enumerate(starts):
+        stop = starts[n + 1] if n + 1 < len(starts) else len(code)
+        last = code[stop - 1]
+        block = Block(n, start, stop, collective=is_collective(code[start]))
+        block.guarded = bool(last.guard) and last.parts[0] in ("bra", "ret", "exit")
+        if last.parts[0] == "bra":
+            if last.args[0] not in labels:
+                raise PTXError(f"branch to an unknown label: {last.text}")
+            block.kind, block.target = "bra", at[labels[last.args[0]]]
+        elif last.parts[0] in ("ret", "exit"):
+            block.kind = "exit"
+        elif is_barrier(last):
+            block.kind = "bar"
+        blocks.append(block)
+    return code, blocks
+
+
+def operands(ins: Instruction, registers: dict[str, str]) -> tuple[list[str], list[str]]:
+    """(registers read, registers written) by an instruction."""
+    head = ins.parts[0]
+    args = ins.args
+    results = 0 if head in _NO_RESULT or (head == "cp") else 1
+    if head in ("bar", "barrier") and "red" in ins.parts:
+        results = 1
+    writes = [r for a in args[:results] for r in tokens(a) if r in registers]
+    if results and args and args[0][0] == "[":
+        results, writes = 0, []
+    reads = [r for a in args[results:] for r in tokens(a) if r in registers]
+    if ins.guard:
+        reads += [ins.guard]
+        reads += writes  # where the guard is false the old value stays
+    if "cc" in ins.parts:
+        writes = [*writes, "%cc"]
+    if head in ("addc", "subc"):
+        reads.append("%cc")
+    return reads, writes
+
+
+def liveness(blocks: list[Block], code: list[Instruction], registers: dict[str, str]) -> list[list[list[str]]]:
+    """Fill each block's ``reads`` and ``writes`` (what it takes from and gives to others); return, per block and
+    instruction, the registers whose value is not needed after it."""
+    ops = [operands(ins, registers) for ins in code]
+    used, defined = [], []
+    for block in blocks:
+        use: set[str] = set()
+        define: set[str] = set()
+        for reads, writes in ops[block.start : block.stop]:
+            use.update(r for r in reads if r not in define)
+            define.update(writes)
+        used.append(use)
+        defined.append(define)
+    live_in = [set(u) for u in used]
+    live_out: list[set[str]] = [set() for _ in blocks]
+    before: list[list[int]] = [[] for _ in blocks]
+    for block in blocks:
+        for s in block.successors:
+            if s < len(blocks):
+                before[s].append(block.index)
+    todo = set(range(len(blocks)))
+    while todo:
+        n = max(todo)
+        todo.discard(n)
+        out: set[str] = set().union(*(live_in[s] for s in blocks[n].successors if s < len(blocks)))
+        live_out[n] = out
+        new = used[n] | (out - defined[n])
+        if new != live_in[n]:
+            live_in[n] = new
+            todo.update(before[n])
+    dies = []
+    for n, block in enumerate(blocks):
+        block.reads = used[n]
+        block.writes = defined[n] & live_out[n]
+        alive = set(live_out[n])
+        rows: list[list[str]] = []
+        for reads, writes in reversed(ops[block.start : block.stop]):
+            rows.append([r for r in {*reads, *writes} if r not in alive])
+            alive.difference_update(writes)
+            alive.update(reads)
+        dies.append(rows[::-1])
+    return dies
+
+
+# shared memory between barriers -------------------------------------------------------------------------------------
+def _touches_shared(ins: Instruction) -> str:
+    """ "r", "w", "a" (atomic) or "" for what an instruction may do to shared memory."""
+    head = ins.parts[0]
+    spaces = {p.split("::")[0] for p in ins.parts}
+    if head in ("ldmatrix", "stmatrix"):
+        return "r" if head == "ldmatrix" else "w"
+    if head == "cp":
+        return "w" if "shared" in spaces and "async" in spaces else ""
+    if head in ("ld", "st", "atom", "red") and not spaces & {"global", "const", "local", "param"}:
+        return {"ld": "r", "st": "w"}.get(head, "a")
+    return ""
+
+
+def _access_bytes(ins: Instruction) -> int:
+    if ins.parts[0] in ("cp", "ldmatrix", "stmatrix"):
+        return 4
+    return int(TYPES.get(ins.parts[-1], "u4")[1])
+
+
+def shared_hazards(blocks: list[Block], code: list[Instruction]) -> tuple[dict[int, Any], int]:
+    """Which shared accesses can meet another one of the same barrier interval, and the smallest access in bytes.
+
+    Returns ({instruction: (may follow a write, may follow a read, may be followed by a write)}, granule). Only those
+    need a race check at run time. With partial barriers (``bar.arrive``, thread counts) intervals are not defined, and
+    races are not looked for."""
+    kinds = [_touches_shared(ins) for ins in code]
+    sizes = [_access_bytes(code[i]) for i, k in enumerate(kinds) if k]
+    grain = min([4, *sizes])
+    barriers = [is_barrier(ins) for ins in code]
+    if any(b and ("arrive" in ins.parts or _counted(ins)) for b, ins in zip(barriers, code, strict=True)):
+        return {}, grain
+
+    def through(block: Block, state: int, reverse: bool, visit: Callable[[int, int], None] | None = None) -> int:
+        span = range(block.start, block.stop)
+        for i in reversed(span) if reverse else span:
+            if kinds[i] and visit:
+                visit(i, state)
+            if barriers[i]:
+                state = 0
+            elif kinds[i]:
+                state |= 1 if kinds[i] == "r" else 2
+        return state
+
+    def solve(edges: list[list[int]], reverse: bool) -> list[int]:
+        """State (1: a read, 2: a write seen) on entry to each block, in the direction of ``edges``."""
+        entry = [0] * len(blocks)
+        todo = list(range(len(blocks)))
+        while todo:
+            n = todo.pop()
+            out = through(blocks[n], entry[n], reverse)
+            for s in edges[n]:
+                if out & ~entry[s]:
+                    entry[s] |= out
+                    todo.append(s)
+        return entry
+
+    after = [[s for s in b.successors if s < len(blocks)] for b in blocks]
+    before: list[list[int]] = [[] for _ in blocks]
+    for n, targets in enumerate(after):
+        for s in targets:
+            before[s].append(n)
+    seen: dict[int, int] = {}
+    ahead: dict[int, int] = {}
+    forward, backward = solve(after, False), solve(before, True)
+    for n, block in enumerate(blocks):
+        through(block, forward[n], False, lambda i, state: seen.__setitem__(i, state))
+        through(block, backward[n], True, lambda i, state: ahead.__setitem__(i, state))
+    return {i: (bool(seen[i] & 2), bool(seen[i] & 1), bool(ahead[i] & 2)) for i in seen}, grain
+
+
+def _counted(ins: Instruction) -> bool:
+    """Whether a barrier names a number of threads."""
+    return len(ins.args) - (2 if "red" in ins.parts else 0) > 1

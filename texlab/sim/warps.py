@@ -1,0 +1,549 @@
+"""Run compiled blocks: all lanes of many thread blocks in lockstep, the group with the lowest program counter first.
+
+A group is a block of code and the lanes that are about to run it (None: all). Where a branch parts a group, both
+parts wait their turn; groups that reach the same place join again. With ``one_by_one`` the warps run one after another
+up to each barrier instead, so that code which relies on a missing barrier goes wrong visibly.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from texlab.program import Launch
+from texlab.sim.arith import I8, U4
+from texlab.sim.hazards import SharedState, fault
+from texlab.sim.memory import NOWHERE, REGION, WINDOWS, Memory, Pointer, mixed
+
+STEP_LIMIT = 4_000_000  # instructions a batch may issue before it is called endless
+_HALF = 1 << (REGION - 1)
+
+
+class OutOfTime(Exception):
+    """The batch ran past its deadline."""
+
+
+class Batch:
+    """Some thread blocks of a launch while they run: the state that generated code works on (its argument ``S``).
+
+    Lanes are numbered block by block, thread by thread. ``arrays`` holds what belongs to each lane; when lanes have
+    exited and one group is left, everything is packed down to it.
+    """
+
+    def __init__(
+        self, kernel: Any, launch: Launch, memory: Memory, params: np.ndarray, block_ids: np.ndarray, source: Any
+    ) -> None:
+        self.kernel, self.launch, self.memory, self.params, self.source = kernel, launch, memory, params, source
+        self.block_ids = block_ids
+        threads, blocks = launch.threads, len(block_ids)
+        self.block_warps = -(-threads // 32)
+        self.warps = blocks * self.block_warps
+        self.n = threads * blocks
+        thread = np.tile(np.arange(threads), blocks)
+        block = np.repeat(np.arange(blocks), threads)
+        nbytes = kernel.static_shared + launch.shared_bytes
+        self.shared = SharedState(nbytes, blocks, self.block_warps, kernel.grain, kernel.races)
+        self.arrays: dict[str, np.ndarray] = {
+            "thread": thread,
+            "block": block,
+            "warp": thread // 32,
+            "place": block * (self.block_warps * 32) + thread,
+            "shared": block * self.shared.pitch,
+            "code": (thread // 32 + 32).astype(U4),
+            "slot": np.arange(self.n),
+        }
+        if blocks == 1:
+            self.arrays["shared"] = np.int64(0)
+        self.local = np.full(max(kernel.local_bytes, 1) * self.n, 255, "u1") if kernel.local_bytes else None
+        self.record: Any = None
+        self.registers = list(kernel.initial)
+        self._for: Any = None
+        self._packed: dict[str, Any] = {}
+        self._param_cache: dict[Any, Any] = {}
+        self.steps = self.thread_instructions = self.warp_instructions = self.barriers = 0
+        self.left_early: tuple[int, int, int] | None = None  # barrier, block, thread that exited without reaching it
+        self.scheduler: Any = None
+
+    # lanes ----------------------------------------------------------------------------------------------------------
+    def active(self, L: Any) -> int:
+        return self.n if L is None else len(L)
+
+    def subset(self, L: Any, where: np.ndarray) -> np.ndarray:
+        return where if L is None else L[where]
+
+    def lanes(self, name: str, L: Any) -> Any:
+        """A per-lane array (or uniform scalar) for the active lanes."""
+        full = self.arrays[name]
+        if L is None or full.ndim == 0:
+            return full
+        if self._for is not L:
+            self._for, self._packed = L, {}
+        got = self._packed.get(name)
+        if got is None:
+            got = self._packed[name] = full.take(L)
+        return got
+
+    def set_array(self, name: str, value: np.ndarray) -> None:
+        self.arrays[name] = value
+        self._packed.pop(name, None)
+
+    def gather(self, registers: list[Any], which: tuple[int, ...], L: np.ndarray) -> list[Any]:
+        return [v.take(L) if v.ndim else v for v in (registers[i] for i in which)]
+
+    def scatter(self, registers: list[Any], L: np.ndarray, which: tuple[int, ...], values: tuple[Any, ...]) -> None:
+        for i, v in zip(which, values, strict=True):
+            old = registers[i]
+            new = old.copy() if old.ndim else np.full(self.n, old)
+            new[L] = v
+            registers[i] = new
+
+    def pack(self, L: np.ndarray) -> None:
+        """Forget all lanes but ``L``."""
+        self.arrays = {k: v.take(L) if v.ndim else v for k, v in self.arrays.items()}
+        self.registers[:] = [v.take(L) if v.ndim else v for v in self.registers]
+        self.n = len(L)
+        self._for, self._packed = None, {}
+
+    def special(self, name: str, L: Any) -> Any:
+        """A special register as u32 (clocks: instructions issued so far)."""
+        if name not in self.arrays:
+            value = self._special(name)
+            if name.startswith(("clock", "globaltimer")):
+                return value
+            self.arrays[name] = value
+        return self.lanes(name, L)
+
+    def _special(self, name: str) -> Any:
+        head, _, axis = name.partition(".")
+        i = "xyz".find(axis) if axis else 0
+        if head in ("ntid", "nctaid"):
+            return np.uint32((self.launch.block if head == "ntid" else self.launch.grid)[i])
+        if head in ("tid", "ctaid"):
+            sizes = self.launch.block if head == "tid" else self.launch.grid
+            if sizes[i] == 1:
+                return np.uint32(0)
+            linear = self.arrays["thread"] if head == "tid" else self.block_ids[self.arrays["block"]]
+            if head == "ctaid" and len(self.block_ids) == 1:
+                linear = self.block_ids[0]
+            return (linear // int(np.prod(sizes[:i], dtype=np.int64)) % sizes[i]).astype(U4)
+        if head == "laneid":
+            return (self.arrays["thread"] % 32).astype(U4)
+        if head == "warpid":
+            return self.arrays["warp"].astype(U4)
+        if head.startswith("lanemask"):
+            lane = (self.arrays["thread"] % 32).astype(np.uint64)
+            bit = np.uint64(1) << lane
+            below = bit - np.uint64(1)
+            full = np.uint64(0xFFFFFFFF)
+            kind = head.split("_")[1]
+            table = dict(eq=bit, lt=below, le=below | bit, gt=full & ~(below | bit), ge=full & ~below)
+            return table[kind].astype(U4)
+        if head in ("dynamic_smem_size", "total_smem_size", "aggr_smem_size"):
+            own = self.launch.shared_bytes
+            return np.uint32(own if head[0] == "d" else own + self.kernel.static_shared)
+        if head in ("clock64", "globaltimer"):
+            return np.uint64(self.scheduler.steps)
+        return np.uint32(self.scheduler.steps if head == "clock" else 0)  # smid, nwarpid, upper halves
+
+    def param(self, at: int, t: np.dtype) -> Any:
+        key = (at, t)
+        if key not in self._param_cache:
+            self._param_cache[key] = np.frombuffer(self.params.tobytes()[at : at + t.itemsize], t)[0]
+        return self._param_cache[key]
+
+    # pointers -------------------------------------------------------------------------------------------------------
+    def global_pointer(self, L: Any, a: Any) -> Pointer:
+        first = int(a) if a.ndim == 0 else int(a[0])
+        buffer = self.memory.at(first) or NOWHERE
+        if a.ndim == 0:
+            offset = first - buffer.base
+            return Pointer("global", buffer, offset, offset)
+        offset = a.view(I8) - np.int64(buffer.base)
+        p = Pointer("global", buffer, offset, offset)
+        if (p.lo < -_HALF or p.hi >= _HALF) or buffer is NOWHERE:
+            return self._parted(L, a)
+        return p
+
+    def _parted(self, L: Any, a: np.ndarray) -> Pointer:
+        """Lanes whose addresses lie in several buffers or spaces."""
+        regions = a >> np.uint64(REGION)
+        parts = []
+        for region in np.unique(regions):
+            where = np.flatnonzero(regions == region)
+            sub, lanes = a[where], self.subset(L, where)
+            buffer = self.memory.regions.get(int(region))
+            if int(region) >= WINDOWS["shared"] >> REGION:
+                parts.append((where, self.generic_pointer(lanes, sub)))
+            else:
+                offset = sub.view(I8) - np.int64(buffer.base if buffer else 0)
+                parts.append((where, Pointer("global", buffer or NOWHERE, offset, offset)))
+        return mixed(parts)
+
+    def shared_pointer(self, L: Any, a: Any) -> Pointer:
+        base = self.lanes("shared", L)
+        if a.ndim == 0:
+            offset = int(a)
+            return Pointer("shared", self.shared, offset, base + offset if base.ndim else offset)
+        offset = a.astype(I8)
+        return Pointer("shared", self.shared, offset, offset + base if base.ndim else offset)
+
+    def local_pointer(self, L: Any, a: Any) -> Pointer:
+        offset = int(a) if a.ndim == 0 else a.astype(I8)
+        return Pointer("local", self, offset, self.lanes("slot", L) * self.kernel.local_bytes + offset)
+
+    def generic_pointer(self, L: Any, a: Any) -> Pointer:
+        windows = a >> np.uint64(56)
+        first = int(windows if a.ndim == 0 else windows[0])
+        if a.ndim and (windows != first).any():
+            return self._parted(L, a)
+        if first == WINDOWS["shared"] >> 56:
+            return self.shared_pointer(L, a - np.uint64(WINDOWS["shared"]))
+        if first == WINDOWS["local"] >> 56:
+            return self.local_pointer(L, a - np.uint64(WINDOWS["local"]))
+        return self.global_pointer(L, a)
+
+    def limit(self, p: Pointer) -> int:
+        return self.kernel.local_bytes if p.space == "local" else p.buffer.nbytes
+
+    def array(self, p: Pointer, dtype: np.dtype) -> np.ndarray:
+        return self.local.view(dtype) if p.space == "local" else p.buffer.view(dtype)
+
+    def offset_of(self, p: Pointer, lane: int) -> int:
+        return p.offset if isinstance(p.offset, int) else int(p.offset[lane])
+
+    # faults ---------------------------------------------------------------------------------------------------------
+    def check(self, access: Any, L: Any, p: Pointer, width: int) -> None:
+        """The careful version of an access's check: report the first lane at fault, if there is one."""
+        offset = np.broadcast_to(np.asarray(p.offset) + access.plus, (self.active(L),))
+        outside = (offset < 0) | (offset + width > self.limit(p))
+        crooked = offset % width != 0
+        if not (outside | crooked).any():
+            return
+        lane = int(np.argmax(outside | crooked))
+        at = int(offset[lane])
+        verb = {"load": "read", "store": "write", "atomic": "atomic update"}[access.kind]
+        more = int((outside if outside[lane] else crooked).sum()) - 1
+        others = f" (and by {more} more threads)" if more else ""
+        if p.space == "global" and p.buffer is NOWHERE:
+            what = f"address {at:#x}, which is in no buffer" + (" (a null pointer)" if at < 1 << 20 else "")
+        elif p.space == "global":
+            what = f"byte offset {at} of {p.buffer.name}, which has {p.buffer.nbytes} bytes"
+        else:
+            what = f"byte offset {at} of {p.space} memory, of which there are {self.limit(p)} bytes"
+        if outside[lane]:
+            text, kind = f"out-of-bounds {verb} of {width} bytes at {what}{others}", "out-of-bounds"
+        else:
+            text, kind = (
+                f"misaligned {verb} of {width} bytes at {what}; it must be a multiple of {width}{others}",
+                "misaligned",
+            )
+        name = getattr(p.buffer, "name", p.space) if p.space == "global" else p.space
+        base = p.buffer.base if p.space == "global" else 0
+        self.fault(access.index, kind, text, L, lane, base + at, buffer=name, offset=at)
+
+    def fault(
+        self,
+        index: int,
+        kind: str,
+        text: str,
+        L: Any = None,
+        lane: int | None = None,
+        address: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Raise the KernelFault: where in the source, which block and thread (``lane``: position among the active)."""
+        file, line = self.kernel.lines[index]
+        source = self.source(file, line)
+        who, block, thread = "", None, None
+        if lane is not None:
+            at = lane if L is None else int(L[lane])
+            block, thread = self.identity(at)
+            who = f" by thread {thread} of block {block}"
+        message = f"{self.launch.entry}, {file}:{line}: {text}{who}"
+        if self.left_early and kind == "uninitialised":
+            i, b, t = self.left_early
+            message += f"; note that thread {t} of block {b} exited without reaching the barrier in line {self.kernel.lines[i][1]}"
+        if source:
+            message += f"\n    {source}"
+        where = dict(entry=self.launch.entry, file=file, line=line, source=source, block=block, thread=thread)
+        raise fault(kind, message, address=address, **where, **more)
+
+    def identity(self, at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(block, thread) coordinates of a lane."""
+        b = int(self.block_ids[self.arrays["block"][at]])
+        t = int(self.arrays["thread"][at])
+        split = lambda v, s: (v % s[0], v // s[0] % s[1], v // (s[0] * s[1]))  # noqa: E731
+        return split(b, self.launch.grid), split(t, self.launch.block)
+
+    def unsupported(self, index: int) -> None:
+        ins = self.kernel.instructions[index]
+        self.fault(index, "unsupported", f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})")
+
+    def barrier(self, index: int, arrive: bool, number: Any, count: Any = None) -> None:
+        self.scheduler.at_barrier = (index, arrive, number, count)
+
+    def together(self, index: int, L: Any, mask: Any) -> None:
+        self.scheduler.together(index, L, mask)
+
+
+class Scheduler:
+    """Runs one Batch to its end."""
+
+    def __init__(self, batch: Batch, one_by_one: bool, deadline: float | None) -> None:
+        self.s, self.one_by_one, self.deadline = batch, one_by_one and batch.block_warps > 1, deadline
+        batch.scheduler = self
+        self.groups: dict[int, Any] = {}  # key: warp (one by one; else 0) * number of blocks of code + block of code
+        self.parked: dict[int, Any] = {}  # at a warp-wide instruction, missing lanes of their warp
+        self.waiting: list[tuple[int, Any, Any, int, Any]] = []  # barrier instruction, id, count, next block, lanes
+        self.arrived: dict[int, np.ndarray] = {}
+        self.at_barrier: Any = None
+        self.size = len(batch.kernel.blocks)
+        self.alive = np.ones(batch.n, bool)
+        self.live = batch.n
+        self.steps = self.visits = 0
+        self._counted: tuple[Any, int] = (None, self._warps_in(None))
+        self._full_warps = np.bincount(batch.arrays["place"] // 32, minlength=batch.warps)
+
+    def _warps_in(self, L: Any) -> int:
+        warp = self.s.lanes("place", L) // 32
+        return 1 + int(np.count_nonzero(warp[1:] != warp[:-1]))
+
+    def push(self, key: int, L: Any) -> None:
+        """Let lanes wait for their turn, together with those already there."""
+        if key in self.groups:
+            there = np.zeros(self.s.n, bool)
+            there[self.groups[key]] = True
+            there[L] = True
+            L = np.flatnonzero(there)
+        self.groups[key] = None if L is not None and len(L) == self.s.n else L
+
+    def run(self) -> None:
+        if self.s.n == 0:
+            return
+        if self.one_by_one:
+            self._start_warps(0, np.arange(self.s.n))
+        else:
+            self.groups[0] = None
+        while self.groups or self.parked or self.waiting:
+            if not self.groups:
+                if self.parked:
+                    key = min(self.parked)
+                    self.groups[key] = self.parked.pop(key)
+                    self._run_group(forced=True)
+                    continue
+                self._release()
+            self._run_group()
+
+    def _start_warps(self, block: int, L: np.ndarray) -> None:
+        warp = self.s.arrays["warp"][L]
+        for w in np.unique(warp):
+            self.push(int(w) * self.size + block, L[warp == w])
+
+    def _run_group(self, forced: bool = False) -> None:
+        """Take the group with the lowest key and run it until it ends, parts, waits or another one is lower."""
+        s, groups, size = self.s, self.groups, self.size
+        blocks, registers = s.kernel.blocks, s.registers
+        key = min(groups)
+        L = groups.pop(key)
+        while True:
+            if L is not None and not groups and not self.waiting and not self.parked and not self.one_by_one:
+                self._pack(L)
+                L = None
+            pc = key % size
+            block = blocks[pc]
+            if block.collective and L is not None and not forced and not self.complete(L):
+                self._park(key, L)
+                return
+            forced = False
+            condition = block.run(s, registers, L)
+            self._count(block.size, L)
+            kind = block.kind
+            if kind == "fall":
+                key += 1
+            elif kind == "bar":
+                if self._arrive(key + 1, L):
+                    return
+                key += 1
+            elif condition is None:
+                if kind == "exit":
+                    self._exit(L)
+                    return
+                key += block.target - pc
+            else:
+                if condition.ndim == 0:
+                    taken = self.s.active(L) if condition else 0
+                else:
+                    taken = int(np.count_nonzero(condition))
+                if taken == s.active(L):
+                    if kind == "exit":
+                        self._exit(L)
+                        return
+                    key += block.target - pc
+                elif taken == 0:
+                    key += 1
+                else:
+                    yes = np.flatnonzero(condition) if L is None else L[condition]
+                    no = np.flatnonzero(~condition) if L is None else L[~condition]
+                    if kind == "exit":
+                        self._exit(yes)
+                    else:
+                        self.push(key + block.target - pc, yes)
+                    self.push(key + 1, no)
+                    key = min(groups)
+                    L = groups.pop(key)
+                    continue
+            if groups and min(groups) <= key:
+                self.push(key, L)
+                key = min(groups)
+                L = groups.pop(key)
+
+    def _count(self, size: int, L: Any) -> None:
+        self.steps += size
+        self.visits += 1
+        s = self.s
+        if self._counted[0] is not L:
+            self._counted = (L, self._warps_in(L))
+        s.thread_instructions += size * s.active(L)
+        s.warp_instructions += size * self._counted[1]
+        if self.steps > STEP_LIMIT:
+            block = next(b for b in s.kernel.blocks if b.run)
+            s.fault(
+                block.start,
+                "endless",
+                f"still running after {STEP_LIMIT} instructions of one warp, the simulator's step limit "
+                "(texlab.sim.warps.STEP_LIMIT): an endless loop?",
+            )
+        if self.deadline is not None and self.visits % 64 == 0 and time.perf_counter() > self.deadline:
+            raise OutOfTime
+
+    def _pack(self, L: np.ndarray) -> None:
+        self.s.pack(L)
+        self.alive = self.alive[L]
+        self._counted = (0, 0)
+
+    def _exit(self, L: Any) -> None:
+        self.live -= self.s.active(L)
+        if L is not None:
+            self.alive[L] = False
+        else:
+            self.alive[:] = False
+
+    # warps ----------------------------------------------------------------------------------------------------------
+    def _alive_in_warps(self) -> np.ndarray:
+        return np.bincount(self.s.arrays["place"][self.alive] // 32, minlength=self.s.warps)
+
+    def complete(self, L: Any) -> bool:
+        """Whether all lanes that have not exited, of every warp of the group, are in it."""
+        if L is None:
+            return True
+        here = np.bincount(self.s.lanes("place", L) // 32, minlength=self.s.warps)
+        return bool((here[here > 0] == self._alive_in_warps()[here > 0]).all())
+
+    def _park(self, key: int, L: np.ndarray) -> None:
+        if key in self.parked:
+            L = np.sort(np.concatenate([self.parked[key], L]))
+        if self.complete(L):
+            self.groups[key] = L
+        else:
+            self.parked[key] = L
+
+    def together(self, index: int, L: Any, mask: Any) -> None:
+        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here."""
+        if self.complete(L):
+            return
+        s = self.s
+        table = np.zeros(s.warps * 32, bool)
+        table[s.arrays["place"][self.alive]] = True
+        table[s.lanes("place", L)] = False
+        absent = np.packbits(table.reshape(-1, 32), axis=1, bitorder="little").view(U4).reshape(-1)
+        missing = absent[s.lanes("place", L) // 32] & mask
+        if missing.any():
+            lane = int(np.argmax(missing != 0))
+            text = f"warp-wide instruction whose mask {int(np.broadcast_to(mask, missing.shape)[lane]):#010x} names lanes that are elsewhere"
+            s.fault(index, "warp-divergence", text + f" ({int(missing[lane]):#010x})", L, lane)
+
+    # barriers -------------------------------------------------------------------------------------------------------
+    def _arrive(self, key: int, L: Any) -> bool:
+        """At a barrier: True if the lanes have to wait."""
+        s, (index, arrive, number, count) = self.s, self.at_barrier
+        s.barriers += 1
+        if L is None and count is None and not arrive and self.live == s.n:
+            self._note_absent(index, None)
+            s.shared.release(s, None)
+            return False
+        if np.ndim(number) or (count is not None and np.ndim(count)):
+            s.fault(index, "barrier", "the barrier's number or count differs between threads")
+        lanes = np.arange(s.n) if L is None else L
+        if arrive:
+            per_block = np.bincount(s.arrays["block"][lanes], minlength=len(s.block_ids))
+            self.arrived[int(number)] = self.arrived.get(int(number), 0) + per_block
+            return False
+        self.waiting.append((index, int(number), None if count is None else int(count), key % self.size, lanes))
+        return True
+
+    def _note_absent(self, index: int, lanes: Any) -> None:
+        """Remember, for reports, a thread that exited before a barrier which others of its block reached."""
+        s = self.s
+        if s.left_early is None and (lanes is None or len(lanes)) and self.live < s.launch.threads * len(s.block_ids):
+            block = s.arrays["block"] if lanes is None else s.arrays["block"][lanes]
+            counts = np.bincount(block, minlength=len(s.block_ids))
+            short = np.flatnonzero((counts > 0) & (counts < s.launch.threads))
+            if len(short):
+                here = s.arrays["thread"] if lanes is None else s.arrays["thread"][lanes]
+                thread = int(np.setdiff1d(np.arange(s.launch.threads), here[block == short[0]])[0])
+                s.left_early = (index, int(s.block_ids[short[0]]), thread)
+
+    def _release(self) -> None:
+        """Nobody can run: open the barriers at which all of a block's live threads (or as many as named) wait."""
+        s = self.s
+        blocks = len(s.block_ids)
+        merged: dict[tuple[int, int, Any, int], np.ndarray] = {}
+        for index, number, count, target, lanes in self.waiting:
+            key = (index, number, count, target)
+            merged[key] = np.sort(np.concatenate([merged[key], lanes])) if key in merged else lanes
+        alive = np.bincount(s.arrays["block"][self.alive], minlength=blocks)
+        self.waiting, opened = [], []
+        for (index, number, count, target), lanes in merged.items():
+            block = s.arrays["block"][lanes]
+            here = np.bincount(block, minlength=blocks)
+            if count is None:
+                done = (here == alive) & (here > 0)
+            else:
+                done = here + self.arrived.get(number, np.zeros(blocks, int)) >= count
+                if number in self.arrived:
+                    self.arrived[number] = np.where(done, 0, self.arrived[number])
+            free = lanes[done[block]]
+            if len(free):
+                opened.append((index, target, free))
+            if len(free) < len(lanes):
+                self.waiting.append((index, number, count, target, lanes[~done[block]]))
+        if not opened:
+            self._stuck()
+        for index, target, free in opened:
+            self._note_absent(index, free)
+            s.shared.release(s, None if len(free) == s.n else free)
+            if self.one_by_one:
+                self._start_warps(target, free)
+            else:
+                self.push(target, free)
+
+    def _stuck(self) -> None:
+        s = self.s
+        index, _, _, _, lanes = self.waiting[0]
+        block = int(s.arrays["block"][lanes[0]])
+        places = {}
+        for i, _, _, _, w in self.waiting:
+            n = int(np.count_nonzero(s.arrays["block"][w] == block))
+            if n:
+                line = s.kernel.lines[i][1]
+                places[line] = places.get(line, 0) + n
+        text = ", ".join(f"{n} threads wait in line {line}" for line, n in places.items())
+        s.fault(
+            index,
+            "barrier",
+            f"divergent barrier: not all threads of the block reach the same one: {text}",
+            None,
+            int(lanes[0]),
+        )
