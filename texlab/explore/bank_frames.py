@@ -141,9 +141,10 @@ def _panels(
     ]
     access = {
         "name": "access",
-        "title": "The warp's accesses, one after another. The number is the cost in wavefronts; click one",
+        "title": "Accesses in order: cost in wavefronts",
         "rows": 1,
         "cols": count,
+        "cell": 20,
         "col_breaks": list(range(period, count, period)),
         "outline": [CURRENT],
         "tips": [f"access {i}: {ins.opcode}, line {ins.line}" for i, ins in enumerate(instructions)],
@@ -154,13 +155,14 @@ def _panels(
         "title": "Who: the 32 lanes of the warp",
         "rows": 1,
         "cols": 32,
+        "cell": 20,
         "tips": [f"lane {lane}" for lane in range(32)],
         "notes": [text for _, text in who],
     }
     words = [f"word {BANKS * r + b} (byte {4 * (BANKS * r + b)}): bank {b}" for r in memory_rows for b in range(BANKS)]
     memory = {
         "name": "banks",
-        "title": "When and where: the 32 banks. Top: wavefronts, time runs down. Below: the words of shared memory",
+        "title": "When and where: the 32 banks, wavefront by wavefront; below, shared memory",
         "rows": deep + len(memory_rows),
         "cols": BANKS,
         "x": "bank",
@@ -179,11 +181,12 @@ def _tile_panel(places: np.ndarray) -> dict[str, Any]:
     rows, cols = places.shape
     return {
         "name": "tile",
-        "title": "The warp's part of the output: which lane computes it",
+        "title": "The warp's outputs: which lane has them",
         "rows": rows,
         "cols": cols,
         "x": "pixels",
         "y": "channels" if rows > 3 else "",
+        "cell": 20,
         "tips": [f"channel group {r}, pixel group {c}" for r in range(rows) for c in range(cols)],
         "tag_name": "lane",
     }

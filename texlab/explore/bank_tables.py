@@ -20,7 +20,7 @@ def note(html: str, colour: str) -> str:
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold: int = -1, foot: str = "") -> str:
     """An HTML table: text columns to the left, numbers to the right, row ``bold`` marked with an arrow too."""
-    cell = "padding:3px 8px;border-bottom:1px solid var(--jp-border-color2,#ddd)"
+    cell = "padding:3px 7px;border-bottom:1px solid var(--jp-border-color2,#ddd)"
     number = lambda v: isinstance(v, (int, float))  # noqa: E731
     side = ["right" if rows and number(rows[0][i]) else "left" for i in range(len(heads))]
     head = "".join(
@@ -35,7 +35,7 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold:
         )
         body += "</tr>"
     after = f"<div style='color:var(--jp-ui-font-color2);max-width:38em;line-height:1.4'>{foot}</div>" if foot else ""
-    style = "border-collapse:collapse;font-variant-numeric:tabular-nums;line-height:1.4;margin:2px 0 4px"
+    style = "border-collapse:collapse;font-size:12px;font-variant-numeric:tabular-nums;line-height:1.4;margin:2px 0 4px"
     return (
         f"<div style='margin-bottom:14px'><b>{title}</b><table style='{style}'>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{after}</div>"
@@ -60,8 +60,9 @@ def scenario_table(shown: Study, label: str, shape: ConvShape, tiles: dict[str, 
         s = shown if name == label else study(scenario.kernel, shape, **{**tiles, **scenario.tunables})
         at = len(rows) if name == label else at
         arrow = "▸ " if name == label else ""
-        verdict = "✓ right" if s.wrong == "" else "✗ wrong"
-        rows.append([f"{arrow}{name}", verdict, s.per_step(), s.per_step("store"), s.excess])
+        right = s.wrong == ""
+        costs = [s.per_step(), s.per_step("store"), s.excess] if right else ["–"] * 3  # costs of a wrong result mislead
+        rows.append([f"{arrow}{name}", "✓ right" if right else "✗ wrong", *costs])
     heads = ["scenario", "result", "wavefronts<br>per k-step", "per store<br>instruction", "excess<br>in all"]
     foot = (
         f"A k-step of a warp is {LOADS_PER_STEP} float4 load instructions for 64 multiply-adds a thread. Excess: "
@@ -73,18 +74,12 @@ def scenario_table(shown: Study, label: str, shape: ConvShape, tiles: dict[str, 
 def line_table(shown: Study) -> str:
     """Totals over all blocks, per source line."""
     grouped = shown.lines.groupby(["line", "kind", "source"], sort=True)[["requests", "wavefronts", "conflicts"]].sum()
-    rows = [
-        [
-            int(line),
-            f"<code title='{escape(source, quote=True)}'>{escape(source[:44] + '…' * (len(source) > 44))}</code>",
-            kind,
-            int(total["requests"]),
-            int(total["wavefronts"]),
-            int(total["conflicts"]),
-            float(total["wavefronts"] / total["requests"]),
-        ]
-        for (line, kind, source), total in grouped.iterrows()
-    ]
-    heads = ["line", "source", "", "instructions", "wavefronts", "excess", "wavefronts per<br>instruction"]
+    rows = []
+    for (line, kind, source), total in grouped.iterrows():
+        code = f"<code title='{escape(source, quote=True)}'>{escape(source[:22] + '…' * (len(source) > 22))}</code>"
+        requests, wavefronts = int(total["requests"]), int(total["wavefronts"])
+        counts = (requests, wavefronts, int(total["conflicts"]), wavefronts / requests)
+        rows.append([f"{line}, {kind}<br>{code}", *counts])
+    heads = ["line", "instructions", "wavefronts", "excess", "per<br>instruction"]
     foot = "Instructions executed by all warps of the launch, as the compiler's PTX has them."
     return table(f"Shared memory, line by line: {escape(shown.run.program.filename)}", heads, rows, foot=foot)

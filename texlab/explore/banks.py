@@ -18,6 +18,7 @@ from texlab.program import Program
 from texlab.shapes import ConvShape
 
 TILES = {"BLOCK_K": (32, 64, 128), "BLOCK_Q": (64, 128), "BLOCK_C": (4, 8, 16), "PAD": (0, 4, 8)}
+SMALL = {"layout": {"width": "auto"}, "style": {"description_width": "initial"}}
 EVERYTHING = [("every access", "any"), ("every load", "load"), ("every store", "store"), ("every atomic", "atomic")]
 NARROW = widgets.Layout(width="150px")
 
@@ -26,7 +27,7 @@ def banks(
     kernel: str = "im2win_zigzag",
     shape: ConvShape | None = None,
     program: Program | None = None,
-    accesses: int = 16,
+    accesses: int = 12,
     **arrays: np.ndarray,
 ) -> BankExplorer:
     """Look at one warp's shared-memory accesses bank by bank, and change the kernel while looking.
@@ -34,7 +35,7 @@ def banks(
     ``kernel``: "im2win_zigzag" or "im2win_tile" open with the scenarios naive, padded, split, zig-zag and your own
     mapping; another convolution of the catalog is shown by itself. ``shape``: the convolution (default: one block's
     tile). ``program``: your own Program instead, its inputs in ``arrays`` (default: random numbers).
-    ``accesses``: how many the picture holds (16: four k-steps of the tiled kernels).
+    ``accesses``: how many the picture holds (12: three k-steps of the tiled kernels).
 
     Raises ValueError for an unknown kernel; whatever goes wrong later is shown in the explorer.
 
@@ -72,13 +73,11 @@ class BankExplorer(Explorer):
             for name, tunable in kernels[kernel].tunables.items():
                 if name in TILES:
                     options = sorted({*TILES[name], tunable.default})
-                    controls[name] = widgets.Dropdown(
-                        options=options, value=tunable.default, description=name, layout={"width": "150px"}
-                    )
+                    controls[name] = widgets.Dropdown(options=options, value=tunable.default, description=name, **SMALL)
         super().__init__(controls, Player())
-        self.story, self.verdict, self.side = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.lines = widgets.Dropdown(description="show", layout={"width": "560px"})
-        self.warp = widgets.Dropdown(description="warp", layout={"width": "150px"})
+        self.story, self.verdict, self.side = widgets.HTML(), widgets.HTML(), widgets.HTML(layout={"width": "550px"})
+        self.lines = widgets.Dropdown(description="show", layout={"width": "460px"}, style=SMALL["style"])
+        self.warp = widgets.Dropdown(description="warp", **SMALL)
         self._redraw = True
         for control in (self.lines, self.warp):
             control.observe(self._chosen, "value")
@@ -89,9 +88,11 @@ class BankExplorer(Explorer):
             self.own = widgets.HBox([controls["LANE_K"], controls["LANE_Q"]], layout=wrap)
             controls["scenario"].observe(self._announce, "value")
             self._announce(None)
-            rows = [controls["scenario"], self.story, self.own, *rows]
-        picture = widgets.VBox([self.player.controls(), self.player], layout={"max_width": "100%"})
-        self.children = [*rows, widgets.HBox([picture, self.side], layout=wrap), self.status]
+            rows = [widgets.HBox([controls["scenario"], self.status], layout=wrap), self.story, self.own, *rows]
+        else:
+            rows.append(self.status)
+        picture = widgets.VBox([self.player.controls(), self.player], layout={"width": "730px", "max_width": "100%"})
+        self.children = [*rows, widgets.HBox([picture, self.side], layout=wrap)]
         self.request()
         self.wait()
 
@@ -99,7 +100,7 @@ class BankExplorer(Explorer):
         """Say what the chosen scenario is, and open what belongs to it, before it has run."""
         scenario = SCENARIOS[self.controls["scenario"].value]
         self.story.value = f"<div style='max-width:75em;line-height:1.5'>{scenario.story}</div>"
-        self.controls["PAD"].disabled = "PAD" in scenario.tunables
+        self.controls["PAD"].layout.display = "none" if "PAD" in scenario.tunables else "flex"
         self.own.layout.display = "flex" if self.controls["scenario"].value == OWN else "none"
 
     # running -----------------------------------------------------------------------------------------------------
