@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ from texlab import gpu, nvrtc
 from texlab.doctor import Finding, Report, doctor
 from texlab.program import DeviceError
 
-doctor_module = sys.modules["texlab.doctor"]  # texlab.doctor is the function
+doctor_module = importlib.import_module("texlab.doctor")  # the name texlab.doctor is the function
 
 TOPICS = {"machine", "compiler", "simulate kernels", "compile for", "GPU", "run on the GPU", "hardware counters"}
 
