@@ -18,6 +18,7 @@ from typing import Any
 
 from texlab import compiler, gpu, machine
 from texlab.catalog import kernels as catalog
+from texlab.layouts import LAYOUTS
 from texlab.measure import Counted, Timed
 from texlab.peers import PEERS
 from texlab.program import Program, device_function
@@ -51,9 +52,9 @@ def bench(
 
     Returns
     -------
-    Result, fastest first. Every row: ``layer, n, kernel, tunables, precision, layout, peer, extra_bytes`` (device
-    memory beyond x, w and y: scratch, or what a peer allocated; for a layout kernel the layout), ``verified,
-    verified_by, rel_err`` (L2 norm), ``error``.
+    Result, fastest first. Every row: ``layer, n, kernel, tunables, kind`` ("conv", "layout" or "copy"),
+    ``precision, layout, peer, extra_bytes`` (device memory beyond x, w and y: scratch, or what a peer allocated; for a
+    layout kernel the layout), ``verified, verified_by, rel_err`` (L2 norm), ``error``.
 
     On a GPU also ``ms, ms_p10, ms_p90`` (median and percentiles over launches, L2 flushed before each; all launches of
     the program, so ``includes_transform`` is true), ``kernel_ms`` (the last launch alone, L2 flushed too), ``tflops``
@@ -112,6 +113,7 @@ class Contestant:
             "n": shape.n,
             "kernel": self.name,
             "tunables": dict(self.tunables),
+            "kind": "conv" if self.own or self.peer else catalog[self.name].kind,
             "precision": precision,
             "layout": "NCHW",
             "peer": self.peer,
@@ -164,6 +166,36 @@ def _one_line(error: BaseException) -> str:
     return text if len(text) <= 500 else text[:497] + "..."
 
 
+def floors(n: int = 128, *, gbps: float | None = None, tflops: float | None = None) -> list[dict[str, Any]]:
+    """What no float32 convolution of the twelve layers at batch ``n`` can do with less: one row a layer.
+
+    ``gflop`` (10^9 operations), ``min_mib`` (x and w read once, y written once, MiB), ``flop_per_byte``, ``xw_mib`` and
+    ``col_mib`` (what im2win and im2col write in between). With a measured bandwidth (GB/s) and arithmetic rate (TFLOP/s)
+    also ``bytes_ms`` and ``flops_ms``; a kernel takes at least the larger.
+
+    >>> row = floors(n=1, gbps=4000.0)[8]
+    >>> row["layer"], round(row["gflop"], 4), round(row["min_mib"], 2), round(row["bytes_ms"], 6)
+    ('cv9', 0.215, 1.62, 0.000424)
+    """
+    rows = []
+    for name, layer in LAYERS.items():
+        shape = layer.with_(n=n)
+        moved = shape.min_bytes()
+        row = {
+            "layer": name,
+            "gflop": shape.flops / 1e9,
+            "min_mib": moved / 2**20,
+            "flop_per_byte": shape.flops / moved,
+        }
+        row |= {"xw_mib": LAYOUTS["im2win"].bytes(shape) / 2**20, "col_mib": LAYOUTS["im2col"].bytes(shape) / 2**20}
+        if gbps is not None:
+            row["bytes_ms"] = moved / gbps / 1e6
+        if tflops is not None:
+            row["flops_ms"] = shape.flops / tflops / 1e9
+        rows.append(row)
+    return rows
+
+
 # recording ----------------------------------------------------------------------------------------------------
 #: contestants of the "ladder" topic: every kernel of the catalog, and every peer
 LADDER = (*catalog, *PEERS)
@@ -171,11 +203,12 @@ LADDER = (*catalog, *PEERS)
 BANK_KERNELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("im2win_tile", {"PAD": 0}),
     ("im2win_tile", {"PAD": 4}),
+    ("im2win_zigzag", {"LANE_K": "lane / 8", "LANE_Q": "lane % 8"}),
     ("im2win_zigzag", {}),
 )
 BANK_SHAPES = (
+    ConvShape(n=1, c=8, h=10, w=18, k=64, r=3, s=3),
     ConvShape(n=1, c=3, h=32, w=32, k=64, r=3, s=3, padding=1),
-    ConvShape(n=1, c=16, h=20, w=20, k=64, r=3, s=3),
 )
 #: ... and every kernel of the catalog on a shape where no extent is a multiple of a tile
 SMALL_SHAPE = ConvShape(n=2, c=5, h=13, w=11, k=7, r=3, s=3, padding=1)
@@ -199,14 +232,14 @@ def record_ladder(layers: Sequence[str], n: int, out: Path | str | None = None) 
 
 def record_counters(out: Path | str | None = None) -> Path:
     """Compare the simulator's counts with the hardware's (Nsight Compute) and save the topic "counters"."""
-    from texlab import counters
+    from texlab.counters import compare  # texlab.counters is the function of that name
 
     scenarios = [(name, tunables, shape) for shape in BANK_SHAPES for name, tunables in BANK_KERNELS]
     scenarios += [(name, {}, SMALL_SHAPE) for name in catalog]
     rows = []
     for name, tunables, shape in scenarios:
         program = catalog[name].program(shape, **tunables)
-        compared = counters.compare(program, **Trial(shape).inputs(program))
+        compared = compare(program, **Trial(shape).inputs(program))
         compared = compared if isinstance(compared, list) else compared.to_dict("records")
         rows += [{**row, "kernel": name, "tunables": tunables, "shape": str(shape)} for row in compared]
         equal = sum(row["predicted"] == row["measured"] for row in compared)

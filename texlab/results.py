@@ -154,7 +154,10 @@ class Result:
         return self.baseline or ("cudnn" if any(row.get("kernel") == "cudnn" for row in self.rows) else None)
 
     def ratio(self, row: Mapping[str, Any]) -> float | None:
-        """How many times faster ``row`` is than the baseline in its group; None where either has no time."""
+        """How many times faster ``row`` is than the baseline in its group; None where either has no time, and for a
+        layout or copy, which does other work."""
+        if not _convolves(row):
+            return None
         for other in self.rows:
             if title(other) == self._baseline and group(other) == group(row):
                 mine, theirs = row.get("ms"), other.get("ms")
@@ -234,7 +237,7 @@ class Result:
         heads, lines = self._cells()
         fastest: dict[tuple[Any, ...], float] = {}
         for row in self.rows:
-            if row.get("ms") is not None:
+            if row.get("ms") is not None and _convolves(row):
                 fastest[group(row)] = min(row["ms"], fastest.get(group(row), row["ms"]))
         out = ['<table class="texlab-result" style="font-variant-numeric: tabular-nums">', "<thead><tr>"]
         for f, heading, unit in heads:
@@ -243,7 +246,7 @@ class Result:
             out.append(f'<th scope="col" style="text-align:{side}">{escape(heading)}{small}</th>')
         out.append("</tr></thead><tbody>")
         for row, cells in lines:
-            best = row.get("ms") is not None and row["ms"] == fastest[group(row)]
+            best = row.get("ms") is not None and row["ms"] == fastest.get(group(row)) and _convolves(row)
             out.append("<tr>")
             for (f, _, _), cell in zip(heads, cells, strict=True):
                 side = "left" if f in _TEXT else "right"
@@ -261,11 +264,16 @@ class Result:
         return "".join(out)
 
 
+def _convolves(row: Mapping[str, Any]) -> bool:
+    return row.get("kind", "conv") == "conv"
+
+
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Layers in natural order (cv2 before cv10), fastest first, rows without a time last."""
+    """Layers in natural order (cv2 before cv10), convolutions before layouts and copies, fastest first, rows without a
+    time last."""
     natural = [(int(t), "") if t.isdigit() else (-1, t) for t in re.findall(r"\d+|\D+", str(row.get("layer", "")))]
     ms = row.get("ms")
-    return (natural, row.get("n") or 0, str(row.get("precision")), ms is None, ms or 0.0)
+    return (natural, row.get("n") or 0, str(row.get("precision")), not _convolves(row), ms is None, ms or 0.0)
 
 
 def _ratio_text(ratio: float | None, is_baseline: bool) -> str:
