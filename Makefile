@@ -30,6 +30,12 @@ format: .venv/test
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
+# On a machine with a GPU; the second line needs Nsight Compute.
+record: .venv/lab
+	.venv/bin/python -m texlab.bench record ladder
+	.venv/bin/python -m texlab.bench record counters
+	.venv/bin/python tools/ladder_table.py
+
 .venv/pyvenv.cfg:
 	@if [ -z "$(PYTHON)" ]; then \
 	  echo "texlab needs Python 3.11 or newer with its venv module, under one of the names $(PYTHONS)." >&2; \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import tempfile
@@ -29,20 +28,6 @@ if hypothesis is not None:
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-@functools.cache
-def gpu_missing() -> str | None:
-    """Why there is no usable GPU, or None if there is one."""
-    try:
-        import cupy
-    except ImportError as error:
-        return f"{NO_GPU}: {error}"
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"{NO_GPU}: {error}"
-    return None
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: runs on an NVIDIA GPU through CuPy; skipped where there is none")
     config.addinivalue_line("markers", "browser: drives JupyterLab in Chromium; skipped where there is none")
@@ -50,9 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    if marked and (reason := gpu_missing()):
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    if marked:
+        from texlab.gpu import why_no_gpu
+
+        if reason := why_no_gpu():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=f"{NO_GPU}: {reason}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
