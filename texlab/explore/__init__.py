@@ -1,10 +1,14 @@
 """Explorers for notebooks: a picture of what a kernel does, with controls. They need ipywidgets and anywidget.
 
-``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``predict()`` a question
-whose answer is computed.
+``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``try_mapping()`` a
+learner's own lane order, judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with
+what each line moved; ``measured()`` times and counters, live or recorded.
 """
 
+from texlab.explore.bank_scenarios import try_mapping
+from texlab.explore.banks import banks
+from texlab.explore.costs import listing, measured
 from texlab.explore.layout import layout
 from texlab.explore.predict import predict
 
-__all__ = ["layout", "predict"]
+__all__ = ["banks", "layout", "listing", "measured", "predict", "try_mapping"]

@@ -12,8 +12,10 @@ import numpy as np
 
 from texlab.catalog import kernels
 from texlab.compiler import CompileError
+from texlab.counters import compare as compare_counters
 from texlab.program import Buffer, KernelFault, Launch, Program, Run
 from texlab.reference import assert_matches, conv2d_reference, error_bound
+from texlab.results import Result, load_results
 from texlab.shapes import ConvShape
 
 #: One full block tile of the default kernels (64 channels x 128 pixels) and nine whole steps of eight window elements.
@@ -197,6 +199,51 @@ def summary(label: str, s: Study) -> dict[str, Any]:
         "their wavefronts": int(loads["wavefronts"].sum()),
         "excess wavefronts": s.excess,
     }
+
+
+def hardware(shape: ConvShape = SHAPE) -> Any:
+    """What an NVIDIA GPU counts in each scenario, beside the prediction: the shared-memory rows of
+    ``texlab.counters.compare``, a pandas DataFrame ``scenario, counter, predicted, measured``.
+
+    Raises DeviceError without a GPU, without Nsight Compute or without permission to read counters.
+    """
+    import pandas as pd
+
+    parts = []
+    for label, scenario in SCENARIOS.items():
+        if label == OWN:
+            continue
+        program = kernels[scenario.kernel].program(shape, **scenario.tunables)
+        rows = compare_counters(program, **example(shape)[0])
+        rows = rows[(rows["source"] == scenario.kernel) & rows["counter"].str.startswith("shared")]
+        parts.append(rows.assign(scenario=label)[["scenario", "counter", "predicted", "measured"]])
+    return pd.concat(parts).set_index(["scenario", "counter"])
+
+
+def contestants() -> list[tuple[str, dict[str, Any]]]:
+    """The scenarios as ``texlab.bench`` takes them: (kernel, tunables)."""
+    return [(s.kernel, dict(s.tunables)) for label, s in SCENARIOS.items() if label != OWN]
+
+
+@lru_cache(maxsize=1)
+def recorded() -> Result | None:
+    """The recorded counters, or None."""
+    try:
+        return load_results("counters")
+    except FileNotFoundError:
+        return None
+
+
+def recorded_per_step(label: str) -> float | None:
+    """Shared-load wavefronts of a k-step as the hardware counted them for a scenario; None if that is not recorded."""
+    scenario, result = SCENARIOS[label], recorded()
+    found = {
+        row["counter"]: row["measured"]
+        for row in result or ()
+        if row["kernel"] == row["source"] == scenario.kernel and (row.get("tunables") or {}) == scenario.tunables
+    }
+    requests, wavefronts = found.get("shared_load_requests"), found.get("shared_load_wavefronts")
+    return LOADS_PER_STEP * wavefronts / requests if requests and wavefronts else None
 
 
 @dataclass(frozen=True)

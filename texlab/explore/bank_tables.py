@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from texlab.explore.bank_scenarios import LOADS_PER_STEP, OWN, SCENARIOS, Study, study
+from texlab.catalog import kernels
+from texlab.explore.bank_scenarios import LOADS_PER_STEP, OWN, SCENARIOS, Study, recorded, recorded_per_step, study
 from texlab.shapes import ConvShape
 
 GOOD, BAD, NEUTRAL = "#009E73", "#D55E00", "#56B4E9"  # Okabe-Ito; the words say the same
@@ -53,7 +54,8 @@ def side(shown: Study, label: str | None, shape: ConvShape, tiles: dict[str, int
 
 def scenario_table(shown: Study, label: str, shape: ConvShape, tiles: dict[str, int]) -> str:
     """Wavefronts of each scenario with the same tile sizes; the shown one in bold."""
-    rows, at = [], -1
+    rows, at, seen = [], -1, False
+    default = all(value == kernels["im2win_tile"].tunables[name].default for name, value in tiles.items())
     for name, scenario in SCENARIOS.items():
         if name == OWN and name != label:
             continue
@@ -62,12 +64,22 @@ def scenario_table(shown: Study, label: str, shape: ConvShape, tiles: dict[str, 
         arrow = "▸ " if name == label else ""
         right = s.wrong == ""
         costs = [s.per_step(), s.per_step("store"), s.excess] if right else ["–"] * 3  # costs of a wrong result mislead
-        rows.append([f"{arrow}{name}", "✓ right" if right else "✗ wrong", *costs])
+        hardware = recorded_per_step(name) if default and name != OWN else None
+        seen |= hardware is not None
+        rows.append(
+            [f"{arrow}{name}", "✓ right" if right else "✗ wrong", *costs, "–" if hardware is None else hardware]
+        )
     heads = ["scenario", "result", "wavefronts<br>per k-step", "per store<br>instruction", "excess<br>in all"]
+    if seen:
+        heads.append("hardware:<br>per k-step")
+    else:
+        rows = [row[:-1] for row in rows]
     foot = (
         f"A k-step of a warp is {LOADS_PER_STEP} float4 load instructions for 64 multiply-adds a thread. Excess: "
         "wavefronts above the best that the hardware can do for as many instructions of that width."
     )
+    if seen:
+        foot += f" Hardware: Nsight Compute's count, {escape(recorded().label)}."
     return table("The scenarios", heads, rows, at, foot)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel costs, where a newcomer looks for it: beside its source, as bars, and as times that say where from."""
+"""What a kernel costs, beside its source; and what was measured, saying where."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import Any
-
-import numpy as np
 
 from texlab import gpu, results
 from texlab.paths import kernel_dir
@@ -31,10 +29,11 @@ class Html:
         return self.text
 
 
-def measured(topic: str, live: Callable[[], Any]) -> Any:
+def measured(topic: str, live: Callable[[], Any], **where: Any) -> Any:
     """``live()`` where a GPU is present; else the recorded results of ``topic``, labelled; else a note that says so.
 
-    What ``live`` cannot do here (a tool is missing, counters are not permitted) is said above the recorded results.
+    ``where`` picks recorded rows (``Result.where``). What ``live`` cannot do here (a tool is missing, counters are not
+    permitted) is said above the recorded results.
     """
     why, refused = gpu.why_no_gpu(), ""
     if why is None:
@@ -44,9 +43,11 @@ def measured(topic: str, live: Callable[[], Any]) -> Any:
             why = str(error)
             refused = f"Not measured on this GPU: {why}"
     try:
-        recorded = results.load_results(topic)
+        recorded = results.load_results(topic).where(**where)
     except FileNotFoundError as error:
         return _note(f"Nothing to show yet. Not measured here: {why}. And {error}")
+    if not len(recorded):
+        return _note(f"Nothing to show yet. Not measured here: {why}. And nothing is recorded for {where}.")
     if not refused:
         return recorded
     return Html(_note(refused).html + recorded._repr_html_(), f"{refused}\n{recorded}")
@@ -123,33 +124,3 @@ def _line_totals(trace: Any, file: str) -> dict[int, dict[str, int]]:
             line["requests"] += requests
             line["sectors"] += int(trace.totals["sectors"][n])
     return out
-
-
-COSTS = {
-    "instructions_per_output": "instructions per output",
-    "global_sectors_per_output": "global sectors per output",
-    "shared_wavefronts_per_output": "shared wavefronts per output",
-}
-
-
-def cost_chart(result: results.Result) -> Any:
-    """Three bar charts of a simulated ``bench`` result: what each kernel costs per output. A matplotlib Figure.
-
-    Raises ValueError if the result holds no verified counts.
-    """
-    from matplotlib.figure import Figure
-
-    rows = [row for row in result if row.get("verified") and "instructions_per_output" in row]
-    if not rows:
-        raise ValueError('cost_chart: no verified counts in this result; make one with tl.bench(..., device="sim")')
-    names = [results.title(row) for row in rows]
-    figure = Figure(figsize=(11, 0.5 * len(rows) + 1.1), layout="constrained")
-    for axes, (key, heading) in zip(figure.subplots(1, len(COSTS), sharey=True), COSTS.items(), strict=True):
-        values = np.array([row[key] for row in rows])
-        bars = axes.barh(names, values, color=BAR)
-        axes.bar_label(bars, labels=[f"{v:.3g}" if v else "none" for v in values], padding=3)
-        axes.set_title(heading, fontsize=11)
-        axes.set_xlim(0, max(values.max() * 1.18, 1e-9))
-        axes.spines[["top", "right"]].set_visible(False)
-    axes.invert_yaxis()  # shared by all: the first rung on top
-    return figure
