@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import shutil
 import tempfile
@@ -12,8 +13,6 @@ try:
     import hypothesis
 except ImportError:  # a GPU machine may have only what the GPU tests need
     hypothesis = None
-
-NO_GPU = "needs an NVIDIA GPU"
 
 # One kernel cache for the whole session, also under pytest-xdist, whose workers inherit the variable: nothing depends
 # on what an earlier session compiled, and nothing is compiled twice.
@@ -40,14 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
         if reason := why_no_gpu():
             for item in marked:
-                item.add_marker(pytest.mark.skip(reason=f"{NO_GPU}: {reason}"))
+                item.add_marker(pytest.mark.skip(reason=f"for want of an NVIDIA GPU: {reason}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = terminalreporter.stats.get("skipped", [])
-    count = sum(NO_GPU in str(report.longrepr) for report in skipped)
-    if count:
-        terminalreporter.write_line(f"{count} tests skipped for want of an NVIDIA GPU (run them with: pytest -m gpu)")
+    """One line a reason for what was skipped, in place of one a test."""
+    reasons = collections.Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")
 
 
 def pytest_unconfigure() -> None:
