@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from texlab import compiler, nvrtc
+from texlab.catalog import kernels
 from texlab.compiler import Param, bind, cubin, params, ptx, resources
 from texlab.nvrtc import CompileError
 from texlab.program import DeviceError, Program
+from texlab.shapes import ConvShape
 
 try:
     nvrtc.library()
@@ -24,6 +26,7 @@ except DeviceError as error:
     NO_NVRTC = str(error)
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=f"{NO_NVRTC}")
 
+SMALL = ConvShape(n=1, c=3, h=9, w=8, k=5, r=3, s=3)
 SOURCE = """#line 1 "common.cuh"
 // pasted in front
 __device__ int at() { return blockIdx.x * blockDim.x + threadIdx.x; }
@@ -367,6 +370,12 @@ except DeviceError as error:
     assert "pip install" in str(error) and "macOS" in str(error)
 else:
     raise SystemExit("no error without NVRTC")
+try:
+    compiler.ptx(kernels["copy"].program(shape, BLOCK=32))
+except DeviceError as error:
+    assert str(error).endswith("Of copy.cu there are: ['defaults']"), error
+else:
+    raise SystemExit("no error without NVRTC")
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -379,12 +388,19 @@ else:
     assert not list(tmp_path.iterdir()), "nothing was compiled"
 
 
+def test_what_the_bank_explorer_offers_is_shipped():
+    scenarios = pytest.importorskip("texlab.explore.bank_scenarios").SCENARIOS
+    for scenario in scenarios.values():
+        program = kernels[scenario.kernel].program(SMALL, **scenario.tunables)
+        assert compiler._read_shipped(compiler._request(program, compiler.SIM_ARCH)), scenario
+
+
 @needs_nvrtc
 def test_ship_is_repeatable_and_removes_what_is_stale(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "SHIPPED", tmp_path)
     (tmp_path / "variants.json").write_text("{}")
     (tmp_path / "0123.ptx.gz").write_bytes(b"old")
-    monkeypatch.setattr("texlab.catalog.kernels", {"copy": __import__("texlab.catalog").catalog.kernels["copy"]})
+    monkeypatch.setattr("texlab.catalog.kernels", {"copy": kernels["copy"]})
     assert [p.split(":")[0] for p in compiler.check_shipped()] == ["stale", "missing"]
     (name,) = compiler.ship()
     first = (tmp_path / name).read_bytes()

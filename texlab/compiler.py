@@ -39,7 +39,8 @@ from texlab.program import DeviceError, Program
 
 SIM_ARCH = "sm_90"  # what the simulator compiles for
 SHIPPED = DATA / "ptx"
-_RESOURCES_NOTE = "// texlab "  # first line of a shipped file: JSON with resources and what built it
+_NOTE = "// texlab "  # before the JSON in the first line of a shipped file
+_OPTIONS = ("-std=c++17", "-lineinfo")  # before a Program's defines and its own options
 _lock = threading.RLock()  # one compilation at a time; two threads that want the same one get it once
 
 
@@ -148,12 +149,8 @@ def _declared(param: Param) -> str:
 def _request(program: Program, arch: str) -> nvrtc.Request:
     if not re.fullmatch(r"sm_\d+[af]?", arch):
         raise CompileError(f"arch={arch!r}: expected sm_ and a number, such as sm_90 or sm_90a")
-    return nvrtc.Request(program.source, program.filename, _options(program), arch)
-
-
-def _options(program: Program) -> tuple[str, ...]:
     defines = [f"-D{name}={_macro(value)}" for name, value in sorted(program.defines.items())]
-    return ("-std=c++17", "-lineinfo", *defines, *program.options)
+    return nvrtc.Request(program.source, program.filename, (*_OPTIONS, *defines, *program.options), arch)
 
 
 def _macro(value: Any) -> str:
@@ -171,7 +168,12 @@ def _ptx(request: nvrtc.Request) -> str:
     shipped = _read_shipped(request)
     if shipped is not None:
         return shipped[0]
-    return _cached("ptx", request, lambda: nvrtc.compile_source(request, machine=False)[0].encode()).decode()
+    try:
+        return _cached("ptx", request, lambda: nvrtc.compile_source(request, machine=False)[0].encode()).decode()
+    except DeviceError as error:
+        notes = [_note(path)[0] for path in SHIPPED.glob("*.ptx.gz")]
+        there = [n["options"][len(_OPTIONS) :] or "defaults" for n in notes if n["file"] == request.filename]
+        raise DeviceError(f"{error} Of {request.filename} there are: {there or 'none'}") from None
 
 
 @functools.lru_cache(maxsize=512)
@@ -190,10 +192,13 @@ def _machine(request: nvrtc.Request) -> tuple[bytes, dict[str, Resources]]:
 @functools.lru_cache(maxsize=512)
 def _read_shipped(request: nvrtc.Request) -> tuple[str, dict[str, Any]] | None:
     path = SHIPPED / f"{request.key}.ptx.gz"
-    if not path.exists():
-        return None
+    return _note(path)[::-1] if path.exists() else None
+
+
+def _note(path: Path) -> tuple[dict[str, Any], str]:
+    """A shipped file's first line, which says how it was built, and its PTX."""
     note, _, text = gzip.decompress(path.read_bytes()).decode().partition("\n")
-    return text, json.loads(note.removeprefix(_RESOURCES_NOTE))
+    return json.loads(note.removeprefix(_NOTE)), text
 
 
 def cache_dir() -> Path:
@@ -269,7 +274,7 @@ def _shipped_bytes(request: nvrtc.Request) -> bytes:
         "nvrtc": nvrtc.version(),
         "resources": {name: asdict(r) for name, r in report.items()},
     }
-    return gzip.compress(f"{_RESOURCES_NOTE}{json.dumps(note)}\n{text}".encode(), 9, mtime=0)
+    return gzip.compress(f"{_NOTE}{json.dumps(note)}\n{text}".encode(), 9, mtime=0)
 
 
 def ship() -> list[str]:

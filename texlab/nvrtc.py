@@ -82,7 +82,7 @@ def library() -> Any:
         raise DeviceError(
             f"NVRTC, the CUDA compiler library, cannot be used here ({type(error).__name__}: {error}). On Linux and "
             'Windows: pip install "cuda-bindings" "nvidia-cuda-nvrtc" "nvidia-cuda-runtime". There is none for macOS: '
-            "there, the kernels run with their default tunables, whose PTX ships with texlab."
+            "there, the simulator runs what ships compiled with texlab."
         ) from error
 
 
