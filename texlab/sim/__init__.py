@@ -7,8 +7,10 @@ Every memory access of every lane is checked, and recorded if asked for. What a 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,9 @@ from texlab.sim.codegen import compile_kernel
 from texlab.sim.hazards import check_launch
 from texlab.sim.memory import Memory, parameter_offsets
 from texlab.sim.ptx import parse
+from texlab.sim.record import Recorder
 from texlab.sim.warps import Batch, OutOfTime, Scheduler
+from texlab.trace import Placed
 
 LANES = 16384  # lanes that run together; more than that falls out of the processor's cache
 
@@ -65,7 +69,8 @@ def run(
             data = np.full(b.nbytes, 255, np.uint8)  # NaN, or -1: what nobody writes shows
         placed[b.name] = memory.add(b.name, data)
     memory.add_module(module)
-    sources = {program.filename: program.source.splitlines()}
+    sources = _source_lines(program.source, program.filename)
+    recorder = None if trace is False else Recorder(None if trace is True else () if trace == "counts" else trace)
     counts = dict.fromkeys(("warp_instructions", "thread_instructions", "barriers", "blocks"), 0)
     clock = time.perf_counter()
     for number, launch in enumerate(program.launches):
@@ -79,7 +84,9 @@ def run(
             raise ValueError(f"blocks: {launch.entry} has blocks 0..{launch.blocks - 1}, got {ids.min()}..{ids.max()}")
         per = max(1, LANES // max(launch.threads, 1))
         for at in range(0, len(ids), per):
-            batch = Batch(kernel, launch, memory, params, ids[at : at + per], lambda f, n: _source(sources, f, n))
+            batch = Batch(kernel, launch, memory, params, ids[at : at + per], lambda *at: sources.get(at, ""))
+            if recorder is not None:
+                recorder.attach(batch, number)
             deadline = None if limit is None else started + limit
             scheduler = Scheduler(batch, schedule == "warps", deadline)
             try:
@@ -94,12 +101,22 @@ def run(
     outputs = {}
     for b in program.outputs:
         outputs[b.name] = placed[b.name].data[: b.nbytes].view(b.dtype).reshape(b.shape)
-    return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, None, counts)
+    where = {b.name: Placed(placed[b.name].base, b.nbytes, b.dtype, b.shape) for b in program.buffers}
+    recorded = recorder.trace(where) if recorder is not None else None
+    return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, recorded, counts)
 
 
-def _source(sources: dict[str, list[str]], file: str, line: int) -> str:
-    text = sources.get(file, [])
-    return text[line - 1].strip() if 0 < line <= len(text) else ""
+@lru_cache(maxsize=64)
+def _source_lines(source: str, filename: str) -> dict[tuple[str, int], str]:
+    """(file, line) -> text, stripped; ``#line`` directives say where the text comes from."""
+    out, file, line = {}, filename, 0
+    for text in source.splitlines():
+        if m := re.match(r'\s*#\s*(?:line\s+)?(\d+)(?:\s+"([^"]*)")?\s*$', text):
+            line, file = int(m[1]) - 1, m[2] or file
+            continue
+        line += 1
+        out[file.rsplit("/", 1)[-1], line] = text.strip()
+    return out
 
 
 def _parameters(text: str, launch: Launch, placed: Mapping[str, Any], layout: list[Any]) -> np.ndarray:
