@@ -38,6 +38,8 @@ def why_no_gpu() -> str | None:
     """None if a Program can run on a GPU here, else the reason and the remedy."""
     try:
         import cupy
+
+        runtime = cupy.cuda.runtime
     except ModuleNotFoundError as error:
         if error.name != "cupy":
             return f"CuPy is broken ({error}). Reinstall it: pip install --force-reinstall {cupy_package()}"
@@ -49,7 +51,6 @@ def why_no_gpu() -> str | None:
             f"CuPy is installed but cannot be imported ({type(error).__name__}: {error}). Have exactly one of "
             f"cupy-cuda13x and cupy-cuda12x: pip uninstall cupy-cuda12x cupy-cuda13x; pip install {cupy_package()}"
         )
-    runtime = cupy.cuda.runtime
     try:
         if runtime.getDeviceCount():
             return None
