@@ -42,28 +42,25 @@ function drawMark(g, mark, x, y, s, colour) {
   else if (mark === "outline") (g.lineWidth = 4), g.rect(x, y, s, s);
   g.stroke();
   if (mark === "corner") {
-    const k = s * 0.38;
+    const k = s * 0.3;
     g.beginPath(), g.moveTo(x + s - k, y), g.lineTo(x + s, y), g.lineTo(x + s, y + k), g.fill();
   }
   g.restore();
 }
 
-// One cell with its colour, its mark (a second sign beside colour) and the number printed in it.
-function drawCell(g, look, marks, x, y, s, colour, tag) {
-  const mark = marks[colour] || (colour === OUTSIDE ? "hatch" : "");
-  const filled = OKABE_ITO[colour] && mark !== "outline" ? OKABE_ITO[colour] : null;
+const fill = (marks, colour) => (marks[colour] === "outline" ? null : OKABE_ITO[colour]) || null;
+
+// One cell's colour and mark (a second sign beside colour).
+function drawCell(g, look, marks, x, y, s, colour) {
+  const mark = marks[colour] || (colour === OUTSIDE ? "hatch" : ""), filled = fill(marks, colour);
   g.fillStyle = filled || (colour === MUTED ? look.muted : look.cell);
   g.fillRect(x, y, s, s);
-  const ink = filled ? (WHITE_TEXT.has(colour) ? "#fff" : "#000") : look.text;
-  if (mark) drawMark(g, mark, x, y, s, mark === "outline" ? OKABE_ITO[colour] || look.strong : filled ? ink : look.grid);
-  if (tag < 0) return;
-  const text = String(tag);
-  g.font = `${filled ? 600 : 400} ${Math.min(12, s * (text.length < 3 ? 0.62 : 1.45 / text.length))}px ${look.font}`;
-  g.textAlign = "center";
-  g.textBaseline = "middle";
-  g.fillStyle = ink;
-  g.fillText(text, x + s / 2, y + s / 2 + 0.5);
+  if (!mark) return;
+  const ink = filled ? inkOn(colour) : mark === "outline" ? OKABE_ITO[colour] || look.strong : look.grid;
+  drawMark(g, mark, x, y, s, ink);
 }
+
+const inkOn = (colour) => (WHITE_TEXT.has(colour) ? "#fff" : "#000");
 
 // Offsets of n cells of size s, with a gap in front of every index in `breaks`; the last entry is the end.
 function offsets(n, s, breaks) {
@@ -108,44 +105,71 @@ class Panel {
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
     this.size = [width, height, ratio];
+    this.base = document.createElement("canvas"); // the cells without frames and rings: a step redraws what differs
+    this.base.width = this.canvas.width;
+    this.base.height = this.canvas.height;
+    this.shown = new Int32Array(this.count).fill(-1);
+    const base = this.base.getContext("2d");
+    base.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.labels(base, look);
   }
 
   draw(state, look) {
-    const { rows, cols, x, y, row_labels, col_labels, outline = [], notes } = this.spec;
+    const { cols, outline = [], notes } = this.spec;
     const { left, top, xs, ys, cell: s } = this;
     const [width, height, ratio] = this.size;
+    const start = state.step * state.cells + this.start;
+    this.cells(look, state, start);
     const g = this.canvas.getContext("2d");
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, width, height);
-    this.labels(g, look, { x, y, row_labels, col_labels });
-    const base = state.step * state.cells + this.start;
-    for (let r = 0, i = 0; r < rows; r++)
-      for (let c = 0; c < cols; c++, i++) {
-        g.fillStyle = look.grid;
-        g.fillRect(left + xs[c], top + ys[r], s + 1, s + 1);
-        const tag = state.tags.length ? state.tags[base + i] : -1;
-        drawCell(g, look, state.marks, left + xs[c] + 1, top + ys[r] + 1, s - 1, state.frames[base + i], tag);
-      }
-    this.runs(g, look, base, state.frames, new Set(outline));
+    g.drawImage(this.base, 0, 0, this.base.width / ratio, this.base.height / ratio);
+    this.runs(g, look, start, state.frames, new Set(outline));
     const links = state.links, hot = state.hot;
     if (hot >= 0)
       for (let i = 0; i < this.count; i++)
         if (this.start + i === hot || (links.length && links[hot] >= 0 && links[this.start + i] === links[hot])) {
-          const px = left + xs[i % cols], py = top + ys[Math.floor(i / cols)];
-          g.lineWidth = 3;
-          g.strokeStyle = look.strong;
-          g.strokeRect(px + 0.5, py + 0.5, s, s);
-          g.lineWidth = 1;
+          g.beginPath(); // a ring: heavy squares already mean runs
+          g.arc(left + xs[i % cols] + s / 2 + 0.5, top + ys[Math.floor(i / cols)] + s / 2 + 0.5, s / 2 - 1.5, 0, 2 * Math.PI);
+          g.lineWidth = 4;
           g.strokeStyle = look.cell;
-          g.strokeRect(px + 2.5, py + 2.5, s - 4, s - 4);
+          g.stroke();
+          g.lineWidth = 2.5;
+          g.strokeStyle = look.strong;
+          g.stroke();
         }
     const note = (notes && notes[state.step]) || "";
     this.note.textContent = note;
     this.canvas.setAttribute("aria-label", [this.spec.title || this.spec.name, note, state.caption].filter(Boolean).join(". "));
   }
 
-  labels(g, look, { x, y, row_labels, col_labels }) {
-    const { left, top, xs, ys, cell: s } = this;
+  // Bring `base` up to date with the frame that starts at `start`.
+  cells(look, { frames, tags, marks }, start) {
+    const { cols } = this.spec, { left, top, xs, ys, cell: s } = this;
+    const g = this.base.getContext("2d");
+    g.textAlign = "center";
+    g.textBaseline = "middle";
+    let font = "";
+    for (let i = 0; i < this.count; i++) {
+      const colour = frames[start + i], tag = tags.length ? tags[start + i] : -1, key = colour + 16 * (tag + 1);
+      if (this.shown[i] === key) continue;
+      this.shown[i] = key;
+      const x = left + xs[i % cols], y = top + ys[Math.floor(i / cols)];
+      g.fillStyle = look.grid;
+      g.fillRect(x, y, s + 1, s + 1);
+      drawCell(g, look, marks, x + 1, y + 1, s - 1, colour);
+      if (tag < 0) continue;
+      const text = String(tag), filled = fill(marks, colour);
+      const size = Math.min(12, s * (text.length < 3 ? 0.62 : 1.45 / text.length));
+      const wanted = `${filled ? 600 : 400} ${size}px ${look.font}`;
+      if (wanted !== font) g.font = font = wanted; // setting a font is the slow part
+      g.fillStyle = filled ? inkOn(colour) : look.text;
+      g.fillText(text, x + s / 2 + 0.5, y + s / 2 + 1);
+    }
+  }
+
+  labels(g, look) {
+    const { x, y, row_labels, col_labels } = this.spec, { left, top, xs, ys, cell: s } = this;
     g.fillStyle = look.faint;
     g.textBaseline = "middle";
     g.font = `11px ${look.font}`;
@@ -166,15 +190,15 @@ class Panel {
   }
 
   // A heavy frame around neighbouring cells of a row whose colour is in `colours`: one frame, one contiguous run.
-  runs(g, look, base, frames, colours) {
-    const { rows, cols } = this.spec;
+  runs(g, look, start, frames, colours) {
+    const { rows, cols, col_breaks = [] } = this.spec, gaps = new Set(col_breaks);
     g.strokeStyle = look.strong;
     g.lineWidth = 2;
     for (let r = 0; r < rows; r++)
       for (let c = 0; c < cols; c++) {
-        if (!colours.has(frames[base + r * cols + c])) continue;
+        if (!colours.has(frames[start + r * cols + c])) continue;
         const first = c;
-        while (c + 1 < cols && colours.has(frames[base + r * cols + c + 1])) c++;
+        while (c + 1 < cols && !gaps.has(c + 1) && colours.has(frames[start + r * cols + c + 1])) c++;
         const from = this.left + this.xs[first], to = this.left + this.xs[c] + this.cell;
         g.strokeRect(from + 0.5, this.top + this.ys[r] + 0.5, to - from, this.cell);
       }
@@ -215,7 +239,7 @@ function render({ model, el }) {
       g.scale(2, 2);
       g.fillStyle = look.grid;
       g.fillRect(0, 0, 16, 16);
-      drawCell(g, look, state.marks, 1, 1, 14, colour, -1);
+      drawCell(g, look, state.marks, 1, 1, 14, colour);
       item.append(swatch, text);
     }
   }
@@ -268,7 +292,7 @@ function render({ model, el }) {
   function draw() {
     const started = performance.now();
     state.step = Math.min(steps - 1, Math.max(0, model.get("step")));
-    state.caption = (model.get("captions") || [])[state.step] || `step ${state.step}`;
+    state.caption = (model.get("captions") || [])[state.step] || (panels.length ? `step ${state.step}` : "");
     caption.textContent = state.caption;
     for (const panel of panels) panel.draw(state, look);
     root.dataset.step = state.step;

@@ -63,7 +63,7 @@ _CSS = """
 .tlp-panels{display:flex;flex-wrap:wrap;gap:14px 26px;align-items:flex-start}
 .tlp-panel{max-width:100%;min-width:0}
 .tlp-title{font-weight:600}
-.tlp-note{color:var(--jp-ui-font-color2);line-height:1.4;white-space:pre-line}
+.tlp-note{line-height:1.4;white-space:pre-line}
 .tlp-scroll{max-width:100%;overflow-x:auto;padding-top:4px}
 .tlp-scroll canvas{display:block;touch-action:pan-x pan-y}
 .tlp-tip{position:absolute;z-index:5;pointer-events:none;white-space:pre;padding:4px 8px;border-radius:3px;
@@ -310,12 +310,12 @@ def _flow(panels: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[float, float,
     """(left, top, width, height) of each panel, placed like words on lines; and the extent of the whole."""
     places, x, y, line, right = [], 0.75, 0.5, 0.0, 0.0
     for panel in panels:
-        wide, high = panel["cols"] * _CELL, panel["rows"] * _CELL
+        wide, high = max(panel["cols"] * _CELL, 0.07 * len(panel.get("title", ""))), panel["rows"] * _CELL
         if places and x + wide > _WIDEST:
             x, y, line = 0.75, y + line + 1.0, 0.0
-        places.append((x, y, wide, high))
+        places.append((x, y, panel["cols"] * _CELL, high))
         right, line = max(right, x + wide), max(line, high)
-        x += wide + _GAP + 0.75
+        x += wide + _GAP + 0.5
     return places, max(right + 0.25, 6.0), y + line + 0.4
 
 
@@ -338,7 +338,7 @@ def _draw_panel(
             text, ink = str(tags[i]), "white" if colour == BLUE else "black"
             size = min(8.0, 14 / max(len(text), 1.6))
             axes.text(i % cols + 0.5, i // cols + 0.52, text, ha="center", va="center", fontsize=size, color=ink)
-    for row, first, length in runs(np.isin(frame, panel["outline"]).reshape(rows, cols)):
+    for row, first, length in _runs(np.isin(frame, panel["outline"]).reshape(rows, cols), panel["col_breaks"]):
         axes.add_patch(Rectangle((first, row), length, 1, fill=False, edgecolor="black", linewidth=1.6, zorder=3))
     for cuts, line in ((panel["row_breaks"], axes.axhline), (panel["col_breaks"], axes.axvline)):
         for cut in cuts:
@@ -356,14 +356,15 @@ def _draw_panel(
     axes.set_title("\n".join(filter(None, [panel.get("title", panel["name"]), note])), fontsize=9, loc="left")
 
 
-def runs(selected: np.ndarray) -> list[tuple[int, int, int]]:
-    """(row, first column, length) of every maximal horizontal run of True in a 2-D bool array.
+def _runs(selected: np.ndarray, breaks: Sequence[int] = ()) -> list[tuple[int, int, int]]:
+    """(row, first column, length) of every horizontal run of True in a 2-D bool array, cut at ``breaks``.
 
-    >>> runs(np.array([[True, True, False, True]]))
-    [(0, 0, 2), (0, 3, 1)]
+    >>> _runs(np.array([[True, True, False, True, True]]), breaks=[4])
+    [(0, 0, 2), (0, 3, 1), (0, 4, 1)]
     """
-    edges = np.diff(np.pad(selected.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    return [
-        (int(r), int(a), int(b - a))
-        for (r, a), (_, b) in zip(np.argwhere(edges == 1), np.argwhere(edges == -1), strict=True)
-    ]
+    before = np.pad(selected, ((0, 0), (1, 0)))[:, :-1]
+    after = np.pad(selected, ((0, 0), (0, 1)))[:, 1:]
+    before[:, list(breaks)] = False
+    after[:, [b - 1 for b in breaks]] = False
+    starts, ends = np.argwhere(selected & ~before), np.argwhere(selected & ~after)
+    return [(int(r), int(a), int(b - a) + 1) for (r, a), (_, b) in zip(starts, ends, strict=True)]

@@ -31,9 +31,10 @@ class Later:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
+            loop = None
+        if loop is None:
             self._now()
-            return
-        if self._timer is None:
+        elif self._timer is None:
             self._timer = loop.call_later(DELAY, self.wait)
 
     def wait(self) -> None:
