@@ -185,7 +185,7 @@ def _card() -> Finding:
             p = runtime.getDeviceProperties(i)
             memory = p["totalGlobalMem"] / 2**30
             cards.append(f"{p['name'].decode()}, compute capability {p['major']}.{p['minor']}, {memory:.0f} GiB")
-        return Finding("GPU", True, f"{'; '.join(cards)}; {goes}")
+        return Finding("GPU", True, "; ".join([*cards, goes] if goes else cards))
     names = [
         line.partition(":")[2].strip()
         for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
