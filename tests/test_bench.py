@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from texlab import gpu, machine
-from texlab.bench import bench, floors, layer_name, main
+from texlab import counters, gpu, machine
+from texlab.bench import BANK_KERNELS, BANK_SHAPES, bench, floors, layer_name, main, record_counters, record_ladder
 from texlab.catalog import kernels
 from texlab.layouts import LAYOUTS
 from texlab.program import Buffer, DeviceError, Launch, Program
 from texlab.referee import LAYOUT_OUTPUTS, Trial, conv_at, kind_of, sample_points
 from texlab.reference import conv2d_reference
-from texlab.results import TIME_FIELDS
+from texlab.results import TIME_FIELDS, Result, load_results
 from texlab.shapes import LAYERS, ConvShape
 
 SHAPES = {
@@ -271,6 +271,12 @@ def test_what_cannot_run_is_a_row_and_the_others_still_count():
     assert good["verified"] is True
 
 
+def test_a_shape_too_large_to_simulate_is_said_at_once():
+    (row,) = bench("direct", LAYERS["cv4"].with_(n=128), device="sim")
+    assert "too many to simulate" in row["error"]
+    assert "smaller image" in row["error"]
+
+
 def test_a_program_without_a_known_answer_is_a_row_with_the_reason():
     (row,) = bench(own(), TINY.with_(n=2), device="sim")
     assert "no right answer is known" in row["error"]
@@ -318,6 +324,41 @@ def test_recording_an_unknown_layer(capsys):
     with pytest.raises(SystemExit):
         main(["record", "ladder", "--layers", "cv1,cv13"])
     assert "no layer ['cv13']" in capsys.readouterr().err
+
+
+def test_counters_are_recorded_for_every_scenario(monkeypatch, tmp_path, capsys):
+    def compare(program, **arrays):
+        program.check_inputs(arrays)
+        entry = program.launches[-1].entry
+        rows = [(program.name, entry, "shared_load_wavefronts", 8.0, 8.0), (program.name, entry, "absent", 1.0, np.nan)]
+        return pandas.DataFrame(rows, columns=["kernel", "source", "counter", "predicted", "measured"])
+
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.setattr(counters, "compare", compare)
+    monkeypatch.setattr(machine, "describe", lambda device: {"gpu": "NVIDIA H200"})
+    path = record_counters(tmp_path)
+    loaded = load_results("counters", folder=tmp_path)
+    assert path == tmp_path / "h200" / "counters.json"
+    assert len(loaded) == 2 * (len(BANK_SHAPES) * len(BANK_KERNELS) + len(kernels))
+    assert [row["measured"] for row in loaded][:2] == [8.0, None]
+    zigzag = loaded.where(shape=str(BANK_SHAPES[0]), kernel="im2win_zigzag", counter="shared_load_wavefronts")
+    assert [row["tunables"] for row in zigzag] == [BANK_KERNELS[2][1], {}]
+    assert "1 of 2 counters equal" in capsys.readouterr().out
+    assert loaded.chart().axes
+
+
+def test_an_interrupted_recording_keeps_the_layers_it_finished(monkeypatch, tmp_path):
+    def fake(contestants, shape, device):
+        if layer_name(shape) == "cv3":
+            raise KeyboardInterrupt
+        row = {"layer": layer_name(shape), "n": shape.n, "kernel": "direct", "verified": True, "ms": 1.0}
+        return Result([row | {"ms_p10": 1.0, "ms_p90": 1.0}], {"gpu": "NVIDIA H200"}, "2026-11-30", "abc")
+
+    monkeypatch.setattr("texlab.bench.bench", fake)
+    monkeypatch.setattr("texlab.bench.LADDER", ())
+    with pytest.raises(KeyboardInterrupt):
+        record_ladder(["cv1", "cv2", "cv3"], 8, tmp_path)
+    assert [row["layer"] for row in load_results("ladder", folder=tmp_path)] == ["cv1", "cv2"]
 
 
 def test_commit_comes_from_the_variable_or_from_git(monkeypatch, tmp_path):

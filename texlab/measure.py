@@ -7,6 +7,7 @@ that ``texlab.bench.bench`` documents.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -20,20 +21,29 @@ from texlab.shapes import ConvShape
 from texlab.timing import Stopwatch
 
 Row = dict[str, Any]
+SIMULATED_FLOPS = 1e9  # about a minute of simulation, twice
 
 
 class Counted:
     """Measures on the simulator: exact counts of what was executed, never a time."""
 
     def __init__(self, shape: ConvShape) -> None:
-        self._trials = (Trial(shape), Trial(shape))
         self._shape = shape
+
+    @cached_property
+    def _trials(self) -> tuple[Trial, Trial]:
+        return Trial(self._shape), Trial(self._shape)
 
     def peer(self, name: str) -> Row:
         raise DeviceError(f"{name} needs an NVIDIA GPU: the simulator runs kernels whose source is here")
 
     def program(self, program: Program) -> Row:
         """Run twice with different inputs; counts come from the first run."""
+        if self._shape.flops > SIMULATED_FLOPS:  # said before the inputs alone fill the memory
+            raise ValueError(
+                f"{self._shape} takes {self._shape.flops / 1e9:.3g} GFLOP, too many to simulate (limit "
+                f"{SIMULATED_FLOPS / 1e9:g}): use batch 1 and a smaller image, whose counts per output are much the same"
+            )
         kind, first, second = kind_of(program, self._shape), *self._trials
         run = program.run(device="sim", trace="counts", **first.inputs(program))
         checks = [first.check(kind, run.output, has_bias(program))]

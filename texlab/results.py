@@ -37,7 +37,7 @@ _COLUMNS: tuple[tuple[str, str, str, Any], ...] = (
     ("shape", "shape", "", str),
     ("kernel", "kernel", "", str),
     ("precision", "precision", "", str),
-    ("source", "source line", "", str),
+    ("source", "source", "", str),
     ("counter", "counter", "", str),
     ("predicted", "predicted", "", lambda v: f"{v:,.6g}"),
     ("measured", "measured", "", lambda v: f"{v:,.6g}"),
@@ -186,7 +186,7 @@ class Result:
         kept = self._kept(json.loads(path.read_text())) if path.exists() else []
         whole = replace(self, rows=kept + self.rows)
         data = {"machine": self.machine, "date": self.date, "commit": self.commit, "rows": whole.rows}
-        write_atomically(path, json.dumps(data, indent=1, default=_plain) + "\n")
+        write_atomically(path, json.dumps(data, indent=1, default=_plain, allow_nan=False) + "\n")
         return path
 
     def _kept(self, old: dict[str, Any]) -> list[dict[str, Any]]:
