@@ -23,7 +23,7 @@ SMALL = ConvShape(n=1, c=3, h=9, w=8, k=5, r=3, s=3, padding=1)
 def one(source: str, args=("y",), n: int = 4, threads: int = 32, grid=(1, 1, 1), shared=0, **more) -> Program:
     """A program of one launch of ``k`` that writes y (n,) float32."""
     buffers = [Buffer("y", (n,), role="output")]
-    if "x" in args:
+    if any(isinstance(a, str) and a == "x" for a in args):
         buffers.append(Buffer("x", more.pop("x_shape", (n,)), more.pop("x_dtype", "float32")))
     return Program("test", source, tuple(buffers), (Launch("k", grid, (threads, 1, 1), args, shared),), **more)
 
