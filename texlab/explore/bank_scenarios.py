@@ -18,8 +18,9 @@ from texlab.reference import assert_matches, conv2d_reference, error_bound
 from texlab.results import Result, load_results
 from texlab.shapes import ConvShape
 
-#: One full block tile of the default kernels (64 channels x 128 pixels) and nine whole steps of eight window elements.
-SHAPE = ConvShape(n=1, c=8, h=10, w=18, k=64, r=3, s=3)
+#: One full block tile of the default kernels (64 channels x 128 pixels); 27 window elements make four steps, the last
+#: one not full.
+SHAPE = ConvShape(n=1, c=3, h=10, w=18, k=64, r=3, s=3)
 OWN = "your own"
 LOADS_PER_STEP = 4  # a thread reads 8 filter values and 8 pixels in a k-step: four float4
 
@@ -90,8 +91,8 @@ class Study:
         return each * LOADS_PER_STEP if kind == "load" else each
 
     @property
-    def excess(self) -> int:
-        """Wavefronts beyond the ideal, loads and stores, over all blocks."""
+    def conflicts(self) -> int:
+        """Wavefronts in which lanes wait for a bank that others use; loads and stores, over all blocks."""
         return int(self.lines["conflicts"].sum())
 
 
@@ -152,12 +153,12 @@ def check_expression(name: str, expression: str, top: int) -> np.ndarray:
     >>> check_expression("LANE_Q", "lane % 8", 7)[:10].tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
     """
-    if not expression.strip() or "\n" in expression or "#" in expression:
+    if not expression.strip() or any(sign in expression for sign in ("\n", "#", ";", "{", "//", "/*")):
         raise ValueError(f"{name}={expression!r}: write one C expression of lane, for example  lane % 8")
     program = Program(
         name=name,
         source='extern "C" __global__ void lanes(int* value) {\n  const int lane = threadIdx.x;\n  value[lane] = (\n'
-        f'#line 1 "{name}"\n{expression}\n#line 5 "lanes.cu"\n  );\n}}\n',
+        f'#line 1 "{name}"\n{expression});\n#line 5 "lanes.cu"\n}}\n',
         buffers=(Buffer("value", (32,), "int32", role="output"),),
         launches=(Launch("lanes", (1, 1, 1), (32, 1, 1), ("value",)),),
         filename="lanes.cu",
@@ -197,7 +198,7 @@ def summary(label: str, s: Study) -> dict[str, Any]:
         "wavefronts per store": s.per_step("store"),
         "shared loads (warp instructions)": int(loads["requests"].sum()),
         "their wavefronts": int(loads["wavefronts"].sum()),
-        "excess wavefronts": s.excess,
+        "bank conflicts": s.conflicts,
     }
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from texlab.catalog import kernels
-from texlab.explore.bank_scenarios import LOADS_PER_STEP, OWN, SCENARIOS, Study, recorded, recorded_per_step, study
-from texlab.shapes import ConvShape
+from texlab.explore.bank_scenarios import LOADS_PER_STEP, OWN, Study, recorded, recorded_per_step
 
 GOOD, BAD, NEUTRAL = "#009E73", "#D55E00", "#56B4E9"  # Okabe-Ito; the words say the same
 
@@ -22,8 +20,7 @@ def note(html: str, colour: str) -> str:
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold: int = -1, foot: str = "") -> str:
     """An HTML table: text columns to the left, numbers to the right, row ``bold`` marked with an arrow too."""
     cell = "padding:3px 7px;border-bottom:1px solid var(--jp-border-color2,#ddd)"
-    number = lambda v: isinstance(v, (int, float))  # noqa: E731
-    side = ["right" if rows and number(rows[0][i]) else "left" for i in range(len(heads))]
+    side = ["right" if any(isinstance(row[i], (int, float)) for row in rows) else "left" for i in range(len(heads))]
     head = "".join(
         f"<th style='{cell};text-align:{s};vertical-align:bottom'>{h}</th>" for h, s in zip(heads, side, strict=True)
     )
@@ -43,44 +40,32 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], bold:
     )
 
 
-def side(shown: Study, label: str | None, shape: ConvShape, tiles: dict[str, int]) -> str:
-    """Everything beside the picture: the scenarios compared (if ``label`` is one), then the totals per source line."""
-    parts = []
-    if label is not None:
-        parts.append(scenario_table(shown, label, shape, tiles))
-    parts.append(line_table(shown))
-    return "".join(parts)
+def scenario_table(studies: Mapping[str, Study | str | None], shown: str, default_tiles: bool) -> str:
+    """Wavefronts of each scenario with the same tile sizes; ``shown`` in bold.
 
-
-def scenario_table(shown: Study, label: str, shape: ConvShape, tiles: dict[str, int]) -> str:
-    """Wavefronts of each scenario with the same tile sizes; the shown one in bold."""
-    rows, at, seen = [], -1, False
-    default = all(value == kernels["im2win_tile"].tunables[name].default for name, value in tiles.items())
-    for name, scenario in SCENARIOS.items():
-        if name == OWN and name != label:
-            continue
-        s = shown if name == label else study(scenario.kernel, shape, **{**tiles, **scenario.tunables})
-        at = len(rows) if name == label else at
-        arrow = "▸ " if name == label else ""
-        right = s.wrong == ""
-        costs = [s.per_step(), s.per_step("store"), s.excess] if right else ["–"] * 3  # costs of a wrong result mislead
-        hardware = recorded_per_step(name) if default and name != OWN else None
-        seen |= hardware is not None
-        rows.append(
-            [f"{arrow}{name}", "✓ right" if right else "✗ wrong", *costs, "–" if hardware is None else hardware]
-        )
-    heads = ["scenario", "result", "wavefronts<br>per k-step", "per store<br>instruction", "excess<br>in all"]
-    if seen:
-        heads.append("hardware:<br>per k-step")
-    else:
-        rows = [row[:-1] for row in rows]
+    ``studies``: label -> its Study, an error as text, or None while it has not run. The hardware's count is added where
+    one is recorded, which is for the default tile sizes.
+    """
+    rows = []
+    hardware = {label: recorded_per_step(label) for label in studies if default_tiles and label != OWN}
+    seen = any(hardware.values())
+    for label, s in studies.items():
+        name = f"▸ {label}" if label == shown else label
+        if isinstance(s, Study) and not s.wrong:
+            row = [name, "✓ right", s.per_step(), s.per_step("store"), s.conflicts]
+        else:  # what a wrong result costs would mislead
+            word = "✗ wrong" if isinstance(s, Study) else "…" if s is None else "✗ does not run"
+            row = [name, word, "", "", ""]
+        rows.append([*row, hardware.get(label) or ""] if seen else row)
+    heads = ["scenario", "result", "wavefronts<br>per k-step", "per store<br>instruction", "bank conflicts<br>in all"]
     foot = (
-        f"A k-step of a warp is {LOADS_PER_STEP} float4 load instructions for 64 multiply-adds a thread. Excess: "
-        "wavefronts above the best that the hardware can do for as many instructions of that width."
+        f"A k-step of a warp is {LOADS_PER_STEP} float4 load instructions, for 64 multiply-adds a thread. Conflicts: "
+        "wavefronts in which lanes wait for a bank that others use."
     )
     if seen:
+        heads.append("hardware:<br>per k-step")
         foot += f" Hardware: Nsight Compute's count, {escape(recorded().label)}."
-    return table("The scenarios", heads, rows, at, foot)
+    return table("The scenarios", heads, rows, list(studies).index(shown), foot)
 
 
 def line_table(shown: Study) -> str:
@@ -92,6 +77,6 @@ def line_table(shown: Study) -> str:
         requests, wavefronts = int(total["requests"]), int(total["wavefronts"])
         counts = (requests, wavefronts, int(total["conflicts"]), wavefronts / requests)
         rows.append([f"{line}, {kind}<br>{code}", *counts])
-    heads = ["line", "instructions", "wavefronts", "excess", "per<br>instruction"]
+    heads = ["line", "instructions", "wavefronts", "conflicts", "per<br>instruction"]
     foot = "Instructions executed by all warps of the launch, as the compiler's PTX has them."
     return table(f"Shared memory, line by line: {escape(shown.run.program.filename)}", heads, rows, foot=foot)

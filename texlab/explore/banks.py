@@ -10,7 +10,7 @@ import numpy as np
 
 from texlab.catalog import kernels
 from texlab.explore import bank_tables as tables
-from texlab.explore._base import Explorer
+from texlab.explore._base import Explorer, Later
 from texlab.explore.bank_frames import bank_frames, shared_rows
 from texlab.explore.bank_scenarios import OWN, SCENARIOS, SHAPE, Study, check_expression, clash, lane_places, study
 from texlab.player import Player
@@ -79,6 +79,10 @@ class BankExplorer(Explorer):
         self.lines = widgets.Dropdown(description="show", layout={"width": "460px"}, style=SMALL["style"])
         self.warp = widgets.Dropdown(description="warp", **SMALL)
         self._redraw = True
+        self._others: dict[str, Study | str | None] = {}
+        self._compared: dict[str, int] = {}
+        self._label = ""
+        self._rest = Later(self._fill)
         for control in (self.lines, self.warp):
             control.observe(self._chosen, "value")
         wrap = {"flex_flow": "row wrap", "grid_gap": "2px 20px"}
@@ -123,6 +127,7 @@ class BankExplorer(Explorer):
     def show(self, result: Study) -> None:
         """Offer the lines and warps that this run has, draw, and put the tables beside it."""
         trace = result.run.trace
+        self._label = label = self.controls["scenario"].value if self.guided else result.run.program.name
         shared = [i for i in trace.instructions if i.space == "shared"]
         lines = [(text, kind) for text, kind in EVERYTHING if kind == "any" or any(i.kind == kind for i in shared)]
         for file, line, kind, source in sorted({(i.file, i.line, i.kind, i.source) for i in shared}):
@@ -134,9 +139,39 @@ class BankExplorer(Explorer):
         self._redraw = True
         left_out = self._draw(result)
         self.verdict.value = self._judge(result, left_out)
-        label = self.controls["scenario"].value if self.guided else None
-        tiles = {name: c.value for name, c in self.controls.items() if name.startswith("BLOCK_")}
-        self.side.value = tables.side(result, label, self.shape, tiles)
+        self._lines_html = tables.line_table(result)
+        self.side.value = self._lines_html
+        if self.guided:
+            tiles = {name: c.value for name, c in self.controls.items() if name in TILES}
+            if tiles != self._compared:
+                self._compared, self._others = tiles, {}
+            self._others[label] = result
+            self._table()
+            self._rest()
+
+    def _table(self) -> None:
+        """The scenarios with the tile sizes of the result, as far as they have run."""
+        studies = {n: self._others.get(n) for n in SCENARIOS if n != OWN or n == self._label}
+        default = all(value == kernels[self.kernel].tunables[name].default for name, value in self._compared.items())
+        self.side.value = tables.scenario_table(studies, self._label, default) + self._lines_html
+
+    def _fill(self) -> None:
+        """Run one scenario that the table lacks, and ask for the next: the controls stay alive meanwhile."""
+        missing = [n for n in SCENARIOS if n != OWN and n not in self._others]
+        if not missing or self.result is None:
+            return
+        scenario = SCENARIOS[missing[0]]
+        try:
+            self._others[missing[0]] = study(scenario.kernel, self.shape, **{**self._compared, **scenario.tunables})
+        except (RuntimeError, ValueError) as error:
+            self._others[missing[0]] = str(error)
+        self._table()
+        self._rest()
+
+    def close(self) -> None:
+        """Close every widget; nothing runs on in the background."""
+        self._rest.cancel()
+        super().close()
 
     def _chosen(self, change: Any) -> None:
         if self._redraw and self.result is not None:
@@ -156,24 +191,21 @@ class BankExplorer(Explorer):
             for n, i in enumerate(trace.instructions)
             if i.space == "shared" and choice in ("any", i.kind, (i.file, i.line, i.kind))
         ]
-        name = self.controls["scenario"].value if self.guided else result.run.program.name
         places = lane_places(trace, warp) if self.guided else None
         rows = shared_rows(trace, 0, warp, wanted)
-        pictures = bank_frames(trace, rows, self.accesses, f"{name}, warp {warp}", places)
+        pictures = bank_frames(trace, rows, self.accesses, f"{self._label}, warp {warp}", places)
         self.player.load(**pictures.load)
         return pictures.left_out
 
     def _judge(self, result: Study, left_out: int) -> str:
         run = result.run
-        more = f" The picture shows the first {self.accesses} of these accesses; {left_out} more follow." * bool(
-            left_out
-        )
+        more = f" The picture shows the first {self.accesses} accesses; {left_out} more follow." * bool(left_out)
         ran = f"{escape(run.program.filename)} ran in the simulator in {run.ms:.0f} ms."
         if result.wrong is None:
             return tables.note(f"{ran} Its result was not compared with anything.{more}", tables.NEUTRAL)
         if not result.wrong:
             return tables.note(f"<b>Right:</b> y equals the float64 oracle. {ran}{more}", tables.GOOD)
-        own = self.guided and self.controls["scenario"].value == OWN
+        own = self._label == OWN
         why = clash(self.controls["LANE_K"].value, self.controls["LANE_Q"].value) if own else ""
         text = f"<b>Wrong result,</b> so its wavefronts count for nothing. {escape(why)}{escape(result.wrong)}"
         return tables.note(text, tables.BAD)
