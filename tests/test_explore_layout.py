@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from texlab.catalog import kernels
-from texlab.explore.layout import SHOWN, layout, table
+from texlab.explore.layout import SHOWN, check_layout, layout, table
 from texlab.explore.layout_frames import UNWRITTEN, ZERO, Packed, drawn, pack, pictures, windows
-from texlab.layouts import LAYOUTS, NCHW
+from texlab.layouts import LAYOUTS, NCHW, runs
 from texlab.player import EMPTY, ORANGE, OUTSIDE, PURPLE, SKY, VERMILLION, YELLOW, Player
 from texlab.program import Buffer, Launch, Program
 from texlab.shapes import ConvShape
@@ -218,6 +218,51 @@ def test_the_table_reports_the_kernel_not_the_layout() -> None:
     loads = explorer.result.packed[0].run.trace.sectors()
     loads = loads[loads["kind"] == "load"]
     assert f"{loads['sectors'].sum() / loads['requests'].sum():.2f} sectors" in text
+    explorer.close()
+
+
+NHWC_WINDOWS = """extern "C" __global__ void mine(const float* x, float* xw, int C, int H, int W, int P, int R) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= P * W * R * C) return;
+  const int channel = i % C, r = i / C % R, w = i / C / R % W, p = i / C / R / W;
+  xw[i] = x[(channel * H + p + r) * W + w];
+}"""
+
+
+def nhwc_windows(shape: ConvShape) -> Program:
+    count = shape.p * shape.w * shape.r * shape.c
+    packed = Buffer("xw", (1, shape.p, shape.w, shape.r, shape.c), role="output")
+    args = ("x", "xw", shape.c, shape.h, shape.w, shape.p, shape.r)
+    launch = Launch("mine", (-(-count // 128), 1, 1), (128, 1, 1), args)
+    return Program("mine", NHWC_WINDOWS, (Buffer("x", shape.x_shape), packed), (launch,))
+
+
+def test_an_exercise_is_judged() -> None:
+    shape = SMALL.with_(c=3)
+    assert check_layout(nhwc_windows, shape, "im2win_nhwc").startswith("All 162 elements are where")
+    wrong = dataclasses.replace(nhwc_windows(shape), source=NHWC_WINDOWS.replace("i / C % R", "R - 1 - i / C % R"))
+    said = check_layout(wrong, shape, "im2win_nhwc")
+    assert said.startswith(
+        "108 of 162 elements differ from im2win_nhwc. The first: xw[0, 0, 0, 0, 0] holds x[n=0, c=0, h=2"
+    )
+    assert "should hold x[n=0, c=0, h=0, w=0]" in said
+    assert "but im2win of" in check_layout(nhwc_windows, shape, "im2win")
+    with pytest.raises(ValueError, match="name='window'"):
+        check_layout(nhwc_windows, shape, "window")
+    explorer = layout(shape, kernel=nhwc_windows)
+    assert explorer.error.value == ""
+    assert explorer.player.panels[5]["title"].startswith("im2win_nhwc xw")
+    assert runs(explorer.window("mine", 1)) == [(9, 18)]
+    explorer.close()
+
+
+def test_window_says_what_the_picture_shows() -> None:
+    explorer = layout()
+    assert runs(explorer.window("nchw", 1)) == [(1, 3), (9, 3), (17, 3)]
+    assert runs(explorer.window("im2win", 1)) == [(3, 9)]
+    assert len(runs(explorer.window("im2col", 1))) == 9
+    with pytest.raises(ValueError, match="the picture shows"):
+        explorer.window("im2row", 1)
     explorer.close()
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from texlab.catalog import kernels
 from texlab.explore._base import Explorer
-from texlab.explore.layout_frames import UNWRITTEN, Packed, drawn, pack, pictures
+from texlab.explore.layout_frames import UNWRITTEN, Packed, compare, drawn, pack, pictures, windows
 from texlab.layouts import LAYOUTS
-from texlab.player import Player
+from texlab.player import ORANGE, SKY, YELLOW, Player
 from texlab.program import Program
 from texlab.shapes import ConvShape
 
@@ -52,6 +52,19 @@ def layout(shape: ConvShape | None = None, kernel: Source = None) -> LayoutExplo
         names = [name for name, k in kernels.items() if k.kind == "layout"]
         raise ValueError(f"layout: kernel={kernel!r} is no layout kernel of the catalog; choose one of {names}")
     return LayoutExplorer(shape or ConvShape(n=1, c=1, h=8, w=8, k=1, r=3, s=3), kernel)
+
+
+def check_layout(kernel: Program | Callable[[ConvShape], Program], shape: ConvShape, name: str) -> str:
+    """Run a layout kernel of yours in the simulator and say whether it gives layout ``name`` of ``texlab.layouts``: that
+    all elements agree, or the first that does not, what it holds and what it should hold.
+
+    >>> shape = ConvShape(n=1, c=1, h=3, w=4, k=1, r=2, s=2)
+    >>> print(check_layout(kernels["im2win"].program, shape, "im2win"))
+    All 16 elements are where im2win wants them: xw[n, c, p, w*R + r] = x[n, c, p*stride + r*dilation, w]
+    """
+    if name not in LAYOUTS:
+        raise ValueError(f"check_layout: name={name!r}: the layouts are {sorted(LAYOUTS)}")
+    return compare(pack(_program(kernel, shape), shape), name, shape)
 
 
 @dataclass(frozen=True)
@@ -98,12 +111,31 @@ class LayoutExplorer(Explorer):
         packed = {name: pack(program, part) for name, program in programs.items()}
         if self.kernel is not None:
             own = pack(_program(self.kernel, part), part)
-            packed[own.layout or "yours"] = own
+            packed[own.layout if own.layout in packed else "yours"] = own
         return Study(shape, part, list(packed.values()), _gpu_times(shape))
 
     def show(self, result: Study) -> None:
         self.player.load(**pictures(result.drawn, result.packed))
         self.table.value = table(result)
+
+    def window(self, name: str, pixel: int) -> np.ndarray:
+        """Where output ``pixel`` (p*Q + q) finds its window: ascending flat positions in the array of kernel ``name``
+        ("im2win", "im2col", "nchw4c", or your Program's name), as the picture shows them; "nchw" is the image itself.
+
+        >>> explorer = layout(ConvShape(n=1, c=1, h=4, w=4, k=1, r=2, s=2))
+        >>> explorer.window("nchw", 0), explorer.window("im2win", 0)
+        (array([0, 1, 4, 5]), array([0, 1, 2, 3]))
+        """
+        names = [p.program.name for p in self.result.packed]
+        if name == "nchw":
+            element = windows(self.result.drawn).element[pixel]
+            return np.sort(element[element >= 0])
+        if name not in names:
+            raise ValueError(f"window: name={name!r}: the picture shows {['nchw', *names]}")
+        sizes = [p["rows"] * p["cols"] for p in self.player.panels]
+        start = sum(sizes[: 2 + names.index(name)])
+        colours = self.player.frames[pixel, start : start + sizes[2 + names.index(name)]]
+        return np.flatnonzero(np.isin(colours, (ORANGE, SKY, YELLOW)))
 
 
 def _first(value: int | tuple[int, ...]) -> int:

@@ -80,8 +80,38 @@ def pack(program: Program, shape: ConvShape) -> Packed:
     source[element] = value.astype(np.int64) - 1
     writer = np.full((len(source), 3), -1, np.int64)
     writer[element] = np.stack([trace.block[row], trace.warp[row], lane], axis=1)
-    known = [name for name in ("im2win", "im2col", "nchw4c") if LAYOUTS[name].dims(shape) == packed.shape]
-    return Packed(program, known[0] if known else None, packed.shape, source, writer, run)
+    return Packed(program, _recognise(packed.shape, source, shape), packed.shape, source, writer, run)
+
+
+def _recognise(dims: tuple[int, ...], source: np.ndarray, shape: ConvShape) -> str | None:
+    """The known layout with these dimensions; of several, the one whose equation agrees in most places."""
+    agreement = {n: int((k.source(shape).ravel() == source).sum()) for n, k in LAYOUTS.items() if k.dims(shape) == dims}
+    return max(agreement, key=agreement.__getitem__, default=None)
+
+
+def compare(packed: Packed, name: str, shape: ConvShape) -> str:
+    """What layout ``name``'s equation says about a packed image: agreement, or the first element that differs."""
+    layout = LAYOUTS[name]
+    if packed.dims != layout.dims(shape):
+        return f"{packed.buffer} is {packed.dims}, but {name} of {shape} is {layout.dims(shape)}: {layout.equation}"
+    want = layout.source(shape).ravel()
+    wrong = np.flatnonzero(packed.source != want)
+    if not len(wrong):
+        return f"All {len(want):,} elements are where {name} wants them: {layout.equation}"
+    i = int(wrong[0])
+    where = ", ".join(str(int(k)) for k in np.unravel_index(i, packed.dims))
+    holds, wants = _what(int(packed.source[i]), shape), _what(int(want[i]), shape)
+    return (
+        f"{len(wrong):,} of {len(want):,} elements differ from {name}. The first: {packed.buffer}[{where}] holds {holds}, "
+        f"but should hold {wants}. The equation: {layout.equation}"
+    )
+
+
+def _what(element: int, shape: ConvShape) -> str:
+    if element < 0:
+        return "a zero that is not in the image" if element == ZERO else "nothing: no thread wrote it"
+    n, c, h, w = (int(i) for i in np.unravel_index(element, shape.x_shape))
+    return f"x[n={n}, c={c}, h={h}, w={w}]"
 
 
 def drawn(shape: ConvShape) -> ConvShape:
@@ -261,7 +291,7 @@ def _layout(win: Windows, packed: Packed) -> _Part:
             "row_breaks": range(r * shape.s, shape.c * r * shape.s, r * shape.s),
             "col_labels": range(shape.p * shape.q),
         }
-    else:
+    elif packed.layout == "nchw4c":
         how = {
             "title": "NCHW4c x4: four channels side by side, a texel",
             "x": "image column w, 4 channels each",
@@ -270,7 +300,13 @@ def _layout(win: Windows, packed: Packed) -> _Part:
             "row_breaks": range(shape.h, slices * shape.h, shape.h),
             "col_labels": [w if i == 0 else "" for w in range(shape.w) for i in range(4)],
         }
-    cols = shape.w * 4 if packed.layout == "nchw4c" else packed.dims[-1]
+    else:
+        how = {
+            "title": f"{packed.layout} {packed.buffer}: {layout.equation}",
+            "x": "all further dimensions, last one fastest",
+        }
+    by_row = {"im2win": 3, "im2col": 2, "nchw4c": 3}.get(packed.layout, 2)  # dimensions that a row of the picture fixes
+    cols = prod(packed.dims[by_row:])
     how |= {"rows": len(packed.source) // cols, "cols": cols, "notes": _notes(place), "outline": TAPS}
     return _Part(_named(how, packed, shape), colours, tags, packed.source)
 
@@ -299,13 +335,12 @@ def _unknown(win: Windows, packed: Packed) -> _Part:
 
 def _named(how: dict[str, Any], packed: Packed, shape: ConvShape) -> dict[str, Any]:
     """The panel with its name and a tooltip for each cell: what it holds and which thread wrote it."""
-    c, h, w = np.unravel_index(np.maximum(packed.source, 0), (shape.c, shape.h, shape.w))
     tips = []
     for i, index in enumerate(np.ndindex(packed.dims)):
         here = f"{packed.buffer}[{', '.join(map(str, index))}]"
-        what = f"= x[c={c[i]}, h={h[i]}, w={w[i]}]" if packed.source[i] >= 0 else "= 0, not in the image"
+        what = _what(int(packed.source[i]), shape).replace("n=0, ", "")
         who = "written by block {}, warp {}, lane {}".format(*packed.writer[i])
-        tips.append(f"{here} never written" if packed.source[i] == UNWRITTEN else f"{here} {what}\n{who}")
+        tips.append(f"{here} holds {what}" + ("" if packed.source[i] == UNWRITTEN else f"\n{who}"))
     return how | {"name": packed.buffer, "tips": tips, "tag_name": "tap"}
 
 
