@@ -6,8 +6,8 @@ parameter changed, the theme switched. Screenshots, light and dark, are kept in 
 
 from __future__ import annotations
 
-import io
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,28 +18,15 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 pytest.importorskip("jupyterlab", reason="needs JupyterLab")
 nbformat = pytest.importorskip("nbformat", reason="needs Jupyter")
 
-import numpy as np
+from labpage import Lab, changed
 from labserver import CHROMIUM_ARGS, chromium, jupyterlab
-from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCREENSHOTS = ROOT / "build" / "screenshots"
-MINUTE = 60_000  # milliseconds
+playwright.expect.set_options(timeout=30_000)  # a parameter change runs a kernel in the simulator
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-
-CONNECTED = """() => {
-  const panel = window.jupyterapp && jupyterapp.shell.currentWidget;
-  const session = panel && panel.sessionContext && panel.sessionContext.session;
-  return Boolean(session && session.kernel && session.kernel.connectionStatus === 'connected');
-}"""
-ERRORS = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr']"
-ALL_RAN_OR_ONE_FAILED = """(errors) => {
-  const prompts = document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .jp-InputPrompt');
-  const ran = prompts.length > 0 && [...prompts].every(e => /^\\[\\d+\\]:$/.test(e.textContent.trim()));
-  return ran || document.querySelector(errors) !== null;
-}"""
 
 PLAYER_CELLS = (
     "import numpy as np\nimport ipywidgets as widgets\nfrom texlab.player import EMPTY, ORANGE, Player",
@@ -59,6 +46,10 @@ step = widgets.IntSlider(description="step", max=7)
 widgets.jslink((step, "value"), (player, "step"))
 widgets.VBox([shift, step, player])""",
 )
+
+
+def screenshot(name: str) -> Path:
+    return SCREENSHOTS / f"{name}.png"
 
 
 @pytest.fixture(scope="module")
@@ -87,85 +78,17 @@ def url(browser, tmp_path_factory) -> Iterator[str]:
         yield server.url
 
 
-class Lab:
-    """One browser page with JupyterLab in it, and what a learner does there."""
-
-    def __init__(self, page: playwright.Page) -> None:
-        self.page = page
-        self.page_errors: list[str] = []
-        page.on("pageerror", lambda error: self.page_errors.append(str(error)))
-
-    def open_and_run(self, name: str) -> None:
-        """Double-click the notebook in the file browser, wait for its kernel, Run All, wait until every cell ran."""
-        self.page.get_by_role("listitem").filter(has_text=name).first.dblclick(timeout=MINUTE)
-        self.page.wait_for_function(CONNECTED, timeout=MINUTE)
-        self.page.get_by_role("menubar").get_by_text("Run", exact=True).click()
-        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-        self.page.wait_for_function(ALL_RAN_OR_ONE_FAILED, arg=ERRORS, timeout=2 * MINUTE)
-        self.page.wait_for_timeout(500)  # outputs of the last cell are drawn after its number appears
-        assert self.page.locator(ERRORS).all_inner_texts() == []
-
-    def player(self, index: int = 0) -> playwright.Locator:
-        """The index-th picture of the notebook, scrolled into sight."""
-        player = self.page.locator(".tlp").nth(index)
-        player.wait_for(timeout=MINUTE)
-        player.scroll_into_view_if_needed()
-        return player
-
-    def pixels(self, player: playwright.Locator) -> np.ndarray:
-        """What the picture's panels look like now, (height, width, 3)."""
-        shot = player.locator(".tlp-panels").screenshot()
-        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
-
-    def slider(self, label: str) -> playwright.Locator:
-        """The handle of the slider with that label."""
-        return self.page.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
-
-    def drag_to_end(self, label: str, player: playwright.Locator) -> list[str]:
-        """Drag a slider from its place to its end in ten moves; the steps the picture showed on the way."""
-        handle = self.slider(label)
-        handle.scroll_into_view_if_needed()
-        track = self.page.locator(".widget-slider", has_text=label).locator(".noUi-target").first.bounding_box()
-        at = handle.bounding_box()
-        y = at["y"] + at["height"] / 2
-        self.page.mouse.move(at["x"] + at["width"] / 2, y)
-        self.page.mouse.down()
-        seen = []
-        for tenth in range(1, 11):
-            self.page.mouse.move(track["x"] + track["width"] * tenth / 10, y)
-            self.page.wait_for_timeout(40)
-            seen.append(player.get_attribute("data-step"))
-        self.page.mouse.up()
-        return seen
-
-    def theme(self, name: str) -> None:
-        self.page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {name}'}})")
-        wanted = "true" if name == "Light" else "false"
-        self.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{wanted}'")
-        self.page.wait_for_timeout(600)  # the style sheet follows the attribute
-
-    def screenshot(self, name: str) -> None:
-        self.page.screenshot(path=str(SCREENSHOTS / f"{name}.png"))
-
-
 @pytest.fixture
 def lab(browser, url, request) -> Iterator[Lab]:
     context = browser.new_context(viewport={"width": 1500, "height": 1200})
     page = context.new_page()
-    page.set_default_timeout(20_000)
-    page.goto(url)
+    page.set_default_timeout(30_000)
+    page.goto(f"{url}&reset")  # no tabs of the test before
     lab = Lab(page)
     yield lab
     if request.node.rep_call.failed:
-        lab.screenshot(f"failed_{request.node.name}")
+        lab.page.screenshot(path=screenshot(f"failed_{request.node.name}"))
     context.close()
-
-
-def changed(before: np.ndarray, after: np.ndarray) -> float:
-    """Share of the pixels that differ visibly; 1 if the picture's size differs."""
-    if before.shape != after.shape:
-        return 1.0
-    return float((np.abs(after - before).max(-1) > 40).mean())
 
 
 def check_player(lab: Lab, player: playwright.Locator, name: str) -> None:
@@ -180,11 +103,11 @@ def check_player(lab: Lab, player: playwright.Locator, name: str) -> None:
     playwright.expect(player).not_to_have_attribute("data-step", "1")
     assert changed(first, lab.pixels(player)) > 0.001
     lab.page.keyboard.press("Home")
-    lab.screenshot(f"{name}_light")
+    lab.page.screenshot(path=screenshot(f"{name}_light"))
     light = lab.pixels(player)
     lab.theme("Dark")
     dark = lab.pixels(player)
-    lab.screenshot(f"{name}_dark")
+    lab.page.screenshot(path=screenshot(f"{name}_dark"))
     lab.theme("Light")
     assert dark.mean() < light.mean() - 50, "the picture did not follow the dark theme"
 
@@ -205,8 +128,41 @@ def test_player(lab):
     assert lab.page_errors == []
 
 
+def layout_story(lab: Lab) -> None:
+    """The layout explorer: drag through the pixels, change the stride, ask for the impossible and come back."""
+    player = lab.player()
+    seen = lab.drag_to_end("step", player)
+    assert len(set(seen)) >= 6, seen
+    before = player.get_attribute("data-bytes")
+    lab.slider("stride").press("ArrowRight")
+    playwright.expect(player).not_to_have_attribute("data-bytes", before)
+    lab.slider("H height").press("Home")  # an image of one row: too small for the filter
+    alert = lab.page.get_by_role("alert").first
+    playwright.expect(alert).to_contain_text("ShapeError")
+    playwright.expect(player).to_have_class(re.compile("tlp-stale"))
+    for _ in range(7):
+        lab.slider("H height").press("ArrowRight")
+    playwright.expect(alert).to_have_count(0)
+    playwright.expect(player).not_to_have_class(re.compile("tlp-stale"))
+
+
+def bank_story(lab: Lab) -> None:
+    """The bank explorer: another scenario redraws the picture; a mapping of one's own is run and judged."""
+    player = lab.player()
+    zigzag = lab.pixels(player)
+    lab.page.get_by_role("button", name="naive", exact=True).first.click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("naive"))
+    assert changed(zigzag, lab.pixels(player)) > 0.01
+    lab.page.get_by_role("button", name="your own", exact=True).first.click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("your own"))
+    lane_k = lab.page.locator(".widget-text", has_text="LANE_K").locator("input").first
+    lane_k.fill("0")
+    lane_k.press("Enter")  # all lanes of a warp in one row: the others are computed by nobody
+    playwright.expect(lab.page.get_by_text("Wrong result").first).to_be_visible()
+
+
 #: notebook -> what a learner does with its explorer, beyond what ``check_player`` does with every picture
-STORIES = {}
+STORIES = {"01_im2win_layout": layout_story, "02_zigzag": bank_story}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -215,7 +171,7 @@ def test_notebook(lab, path):
     if lab.page.locator(".tlp").count():
         check_player(lab, lab.player(), path.stem)
     else:
-        lab.screenshot(f"{path.stem}_light")
+        lab.page.screenshot(path=screenshot(f"{path.stem}_light"))
     if path.stem in STORIES:
         STORIES[path.stem](lab)
     assert lab.page_errors == []

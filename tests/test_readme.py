@@ -31,6 +31,7 @@ def test_the_ladder_table_is_current():
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(path):
     text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) + re.findall(r'\bsrc(?:set)?="([^"]+)"', text)
+    for target in targets:
         if "://" not in target:
             assert (path.parent / target).exists(), f"{path.name} links to {target}, which does not exist"
