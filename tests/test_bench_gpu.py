@@ -87,11 +87,12 @@ def test_right_outputs_pass_and_one_wrong_corner_does_not(cupy, shape, whole, mo
         pytest.importorskip("torch")
     else:
         monkeypatch.setattr(referee, "_torch_answer", lambda *_: None)
+        monkeypatch.setattr(referee, "SAMPLES", 32)
     trial = Trial(shape, cupy)
     y = answers(cupy, shape, trial)
     check = trial.check("conv", y)
     assert check["verified"], check["error"]
-    assert ("all outputs" in check["verified_by"]) == whole
+    assert ("all outputs" in check["verified_by"]) == (whole or y.size <= 32)
     assert trial.check("conv", y + trial.arrays["bias"][:, None, None], bias=True)["verified"]
     y[-1, -1, -1, -1] += 1e-3
     assert not trial.check("conv", y)["verified"]

@@ -224,7 +224,8 @@ def record_ladder(layers: Sequence[str], n: int, out: Path | str | None = None) 
                     compiler.cubin(catalog[name].program(LAYERS[layer].with_(n=n)), _arch())
     for layer in layers:
         start = time.perf_counter()
-        contestants = LADDER + (BANK_KERNELS if layer == BANK_LAYER else ())
+        variants = tuple(k for k in BANK_KERNELS if k[1]) if layer == BANK_LAYER else ()
+        contestants = LADDER + variants
         result = bench(contestants, LAYERS[layer].with_(n=n), device="gpu")
         path = result.save("ladder", out)
         took = time.perf_counter() - start
