@@ -25,7 +25,7 @@ from texlab.sim.record import Recorder
 from texlab.sim.warps import Batch, OutOfTime, Scheduler
 from texlab.trace import Placed
 
-LANES = 16384  # lanes that run together; more than that falls out of the processor's cache
+LANES = 8192  # lanes that run together; more than that falls out of the processor's cache
 
 
 class TooLong(RuntimeError):
@@ -57,7 +57,6 @@ def run(
     program.check_inputs(arrays)
     if schedule not in ("lockstep", "warps"):
         raise ValueError(f"schedule={schedule!r}: expected 'lockstep' or 'warps'")
-    started = time.perf_counter()
     text = compiler.ptx(program, compiler.SIM_ARCH)
     module = parse(text)
     memory = Memory()
@@ -82,21 +81,26 @@ def run(
         ids = np.arange(launch.blocks) if blocks is None or not last else np.fromiter(blocks, np.int64)
         if len(ids) and not (0 <= ids.min() and ids.max() < launch.blocks):
             raise ValueError(f"blocks: {launch.entry} has blocks 0..{launch.blocks - 1}, got {ids.min()}..{ids.max()}")
-        per = max(1, LANES // max(launch.threads, 1))
-        for at in range(0, len(ids), per):
-            batch = Batch(kernel, launch, memory, params, ids[at : at + per], lambda *at: sources.get(at, ""))
+        started = time.perf_counter()
+        done, per = 0, max(1, LANES // launch.threads)
+        while done < len(ids):
+            batch = Batch(kernel, launch, memory, params, ids[done : done + per], lambda *at: sources.get(at, ""))
             if recorder is not None:
                 recorder.attach(batch, number)
-            deadline = None if limit is None else started + limit
-            scheduler = Scheduler(batch, schedule == "warps", deadline)
+            deadline = clock + limit if limit is not None and done == 0 else None
             try:
                 with np.errstate(all="ignore"):
-                    scheduler.run()
+                    Scheduler(batch, schedule == "warps", deadline).run()
             except OutOfTime:
-                raise TooLong("too long") from None
+                raise TooLong(_too_long(launch, len(ids), 0, time.perf_counter() - clock, limit)) from None
             for key in ("warp_instructions", "thread_instructions", "barriers"):
                 counts[key] += getattr(batch, key)
             counts["blocks"] += len(batch.block_ids)
+            done += len(batch.block_ids)
+            now = time.perf_counter()
+            estimate = started - clock + (now - started) * len(ids) / done
+            if limit is not None and estimate > limit and done < len(ids) / 2:
+                raise TooLong(_too_long(launch, len(ids), done, estimate, limit))
     seconds = time.perf_counter() - clock
     outputs = {}
     for b in program.outputs:
@@ -104,6 +108,20 @@ def run(
     where = {b.name: Placed(placed[b.name].base, b.nbytes, b.dtype, b.shape) for b in program.buffers}
     recorded = recorder.trace(where) if recorder is not None else None
     return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, recorded, counts)
+
+
+def _too_long(launch: Launch, blocks: int, done: int, seconds: float, limit: float) -> str:
+    if not done:
+        return (
+            f"{launch.entry}: the first of {blocks} blocks were still running after {seconds:.0f} s; limit={limit:g} s. "
+            "Choose a smaller shape, a few blocks (blocks=[0]), or limit=None to wait"
+        )
+    share = limit / seconds
+    return (
+        f"{launch.entry}: simulating {blocks} blocks would take about {seconds:.0f} s, more than limit={limit:g} s. About "
+        f"{max(1, int(share * blocks))} blocks fit (blocks=range({max(1, int(share * blocks))})), or a shape with "
+        f"{100 * share:.2g} % of the work; limit=None waits"
+    )
 
 
 @lru_cache(maxsize=64)

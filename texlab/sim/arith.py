@@ -37,11 +37,9 @@ def fma32(a, b, c):
     redone. (Not looked at: results below 2^-126, whose spacing differs.)
     """
     s = a * b
-    product = None
-    s = s + c
-    if (s.view(I8) << _S29).min() == _TIE:
-        product = a * b
-        s = _round_to_odd(product, np.broadcast_to(c, s.shape), s)
+    s = np.add(s, c, out=s) if s.ndim else s + c
+    if np.minimum.reduce(s.view(I8) << _S29, axis=None) == _TIE:
+        s = _round_to_odd(a * b, np.broadcast_to(c, s.shape), s)
     return s.astype(F4)
 
 

@@ -344,6 +344,6 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
         atomics,
         accesses,
         bool(hazards),
-        any(h[2] for h in hazards.values()),
+        any(h == (True, True) for h in hazards.values()),
         source,
     )

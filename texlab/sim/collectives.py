@@ -8,6 +8,7 @@ import numpy as np
 
 from texlab.sim.arith import U4
 from texlab.sim.ops import Unsupported
+from texlab.sim.ptx import TYPES
 
 
 def spread(s: Any, L: Any, value: Any, fill: Any = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,10 +91,18 @@ def _call(g: Any, i: int, function: Any) -> str:
     return f"c{i}"
 
 
+def _together(g, i, mask):
+    """Check that the lanes named by the instruction's mask are here; the mask as an expression."""
+    value = g.use(mask, "u4")
+    g.emit(f"if L is not None: S.together({i}, L, {value})")
+    return value
+
+
 def _shfl(g, i, ins):
     if ins.parts[1] != "sync":
         raise Unsupported
     target, _, flag = ins.args[0].partition("|")
+    _together(g, i, ins.args[4])
     value, b, c = g.use(ins.args[1], "u4"), g.use(ins.args[2], "u4"), g.use(ins.args[3], "u4")
     g.emit(f"v0, v1 = {_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
     g.define(target, "u4", "v0")
@@ -106,7 +115,7 @@ def _vote(g, i, ins):
         raise Unsupported
     negated = ins.args[1][0] == "!"
     p = ("~" if negated else "") + g.use(ins.args[1].lstrip("!"), "?")
-    mask = g.use(ins.args[2], "u4")
+    mask = _together(g, i, ins.args[2])
     ballot_of = f"{_call(g, i, ballot)}(S, L, {{}}, {mask})"
     mode = ins.parts[2]
     if mode == "ballot":
@@ -137,23 +146,36 @@ def _redux(g, i, ins):
     t = {"u32": "u4", "s32": "i4", "b32": "u4"}.get(ins.parts[-1])
     if t is None or ins.parts[2] not in _REDUCE:
         raise Unsupported
+    _together(g, i, ins.args[2])
     g.define(ins.args[0], t, f"{_call(g, i, reduce)}(S, L, {ins.parts[2]!r}, {g.use(ins.args[1], t)})")
 
 
 def _bar(g, i, ins):
     """Barriers end a block: the scheduler holds the lanes. What is left to compute is which barrier, and a vote."""
     if ins.parts[1] == "warp":
+        _together(g, i, ins.args[0])
         return
     args = list(ins.args)
     parts = [p for p in ins.parts if p not in ("cta", "aligned")]
-    if parts[1] == "red":
-        target, predicate = args.pop(0), args.pop()
-        raise Unsupported
+    if parts[1] == "red":  # the vote is cast here; the block behind the barrier begins by reading its result
+        args.pop(0)
+        p = args.pop()
+        vote = f"~{g.use(p[1:], '?')}" if p[0] == "!" else g.use(p, "?")
+        g.emit(f"S.cast_vote(L, {vote})")
     ids = [g.use(a, "u4") for a in args] or [g.const(0, "u4")]
     g.emit(f"S.barrier({i}, {parts[1] == 'arrive'}, {', '.join(ids)})")
 
 
+def _voted(g, i, ins):
+    """What a ``bar.red`` gives, read behind the barrier."""
+    if ins.parts[-1] == "u32":
+        g.define(ins.args[0], "u4", f"S.voted(L, {ins.parts[1]!r})")
+    else:
+        g.define(ins.args[0], "?", f"S.voted(L, {ins.parts[1]!r})")
+
+
 EMITTERS = {
+    "voted": _voted,
     **{"shfl": _shfl, "vote": _vote, "activemask": _activemask, "match": _match, "redux": _redux},
     **{"bar": _bar, "barrier": _bar},
 }

@@ -65,6 +65,10 @@ def basic_blocks(function: Function) -> tuple[list[Instruction], list[Block]]:
             labels[item] = len(code)
         else:
             code.append(item)
+            if is_barrier(item) and "red" in item.parts:  # its result is read in a step of its own, behind the barrier
+                op = next(p for p in item.parts if p in ("popc", "and", "or"))
+                voted = Instruction("", False, ["voted", op, item.parts[-1]], item.args[:1], item.where, item.text)
+                code.append(voted)
     if not code or code[-1].parts[0] not in ("ret", "exit", "bra") or code[-1].guard or len(code) in labels.values():
         code.append(Instruction("", False, ["exit"], [], code[-1].where if code else (0, 0, 0), "end of kernel"))
     leaders = {0, *labels.values()}
@@ -103,7 +107,7 @@ def operands(ins: Instruction, registers: dict[str, str]) -> tuple[list[str], li
     args = ins.args
     results = 0 if head in _NO_RESULT or (head == "cp") else 1
     if head in ("bar", "barrier") and "red" in ins.parts:
-        results = 1
+        args = args[1:]
     writes = [r for a in args[:results] for r in tokens(a) if r in registers]
     if results and args and args[0][0] == "[":
         results, writes = 0, []
@@ -183,56 +187,36 @@ def _access_bytes(ins: Instruction) -> int:
 
 
 def shared_hazards(blocks: list[Block], code: list[Instruction]) -> tuple[dict[int, Any], int]:
-    """Which shared accesses can meet another one of the same barrier interval, and the smallest access in bytes.
+    """Which shared accesses can meet a write or a read of another warp between two barriers, and the smallest access.
 
-    Returns ({instruction: (may follow a write, may follow a read, may be followed by a write)}, granule). Only those
-    need a race check at run time. With partial barriers (``bar.arrive``, thread counts) intervals are not defined, and
-    races are not looked for."""
+    Returns ({instruction: (may meet a write, may meet a read)}, granule in bytes). Two accesses can meet if both can be
+    reached from the kernel's entry, or from one barrier, without passing another; only those need a race check at run
+    time. With partial barriers (``bar.arrive``, thread counts) there are no such intervals, and races are not looked
+    for."""
     kinds = [_touches_shared(ins) for ins in code]
     sizes = [_access_bytes(code[i]) for i, k in enumerate(kinds) if k]
     grain = min([4, *sizes])
-    barriers = [is_barrier(ins) for ins in code]
-    if any(b and ("arrive" in ins.parts or _counted(ins)) for b, ins in zip(barriers, code, strict=True)):
+    if any(is_barrier(ins) and ("arrive" in ins.parts or _counted(ins)) for ins in code):
         return {}, grain
-
-    def through(block: Block, state: int, reverse: bool, visit: Callable[[int, int], None] | None = None) -> int:
-        span = range(block.start, block.stop)
-        for i in reversed(span) if reverse else span:
-            if kinds[i] and visit:
-                visit(i, state)
-            if barriers[i]:
-                state = 0
-            elif kinds[i]:
-                state |= 1 if kinds[i] == "r" else 2
-        return state
-
-    def solve(edges: list[list[int]], reverse: bool) -> list[int]:
-        """State (1: a read, 2: a write seen) on entry to each block, in the direction of ``edges``."""
-        entry = [0] * len(blocks)
-        todo = list(range(len(blocks)))
+    touched = [{k for k in kinds[b.start : b.stop] if k} for b in blocks]
+    meets: list[set[str]] = [set() for _ in blocks]
+    for first in [0, *(b.index + 1 for b in blocks if b.kind == "bar")]:
+        todo, reached = [first], {first}
         while todo:
-            n = todo.pop()
-            out = through(blocks[n], entry[n], reverse)
-            for s in edges[n]:
-                if out & ~entry[s]:
-                    entry[s] |= out
-                    todo.append(s)
-        return entry
-
-    after = [[s for s in b.successors if s < len(blocks)] for b in blocks]
-    before: list[list[int]] = [[] for _ in blocks]
-    for n, targets in enumerate(after):
-        for s in targets:
-            before[s].append(n)
-    seen: dict[int, int] = {}
-    ahead: dict[int, int] = {}
-    forward, backward = solve(after, False), solve(before, True)
-    for n, block in enumerate(blocks):
-        through(block, forward[n], False, lambda i, state: seen.__setitem__(i, state))
-        through(block, backward[n], True, lambda i, state: ahead.__setitem__(i, state))
-    return {i: (bool(seen[i] & 2), bool(seen[i] & 1), bool(ahead[i] & 2)) for i in seen}, grain
+            block = blocks[todo.pop()]
+            ahead = set() if block.kind == "bar" else set(block.successors) - reached
+            reached |= ahead
+            todo += ahead
+        together = set().union(*(touched[n] for n in reached))
+        for n in reached:
+            meets[n] |= together
+    out = {}
+    for block in blocks:
+        hazard = (bool(meets[block.index] & {"w", "a"}), "r" in meets[block.index])
+        out.update((i, hazard) for i in range(block.start, block.stop) if kinds[i])
+    return out, grain
 
 
 def _counted(ins: Instruction) -> bool:
-    """Whether a barrier names a number of threads."""
+    """Whether a barrier names a number of threads (``bar.red`` has a result and a predicate besides)."""
     return len(ins.args) - (2 if "red" in ins.parts else 0) > 1

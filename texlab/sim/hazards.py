@@ -95,12 +95,10 @@ class SharedState:
             self._not_there(s, access, L, p, codes, g)
         if not self.races:
             return
-        after_write, _, before_write = access.hazard
-        if after_write:
+        if access.hazard[0]:
             other = self._other_warp(s, L, codes, g)
             if other.any():
                 self._race(s, access, L, p, other, codes, g, "read", "written")
-        if before_write:
             warp = s.lanes("warp", L)
             for j in range(g):
                 self.marks.reshape(-1)[(idx * g + j) * self.warps + warp] = 1
@@ -125,20 +123,18 @@ class SharedState:
             self.codes.reshape(-1, g)[idx] = code if np.ndim(code) == 0 else code[:, None] if np.ndim(idx) else code[-1]
 
     def _check_write(self, s: Any, access: Any, L: Any, p: Any, idx: Any, array: Any = None, v: Any = None) -> None:
-        after_write, after_read, _ = access.hazard
         g = access.granules
-        if after_write:
-            codes = self._codes_at(idx, g)
-            other = self._other_warp(s, L, codes, g)
-            if codes.min() == 1:
-                self._not_there(s, access, L, p, np.where(codes == 1, codes, np.uint32(2)), g)
-            if other.any() and array is not None:  # two warps may write the same value
-                old, new = np.broadcast_arrays(array[idx], v)
-                same = np.atleast_1d((old == new) | ((old != old) & (new != new)))
-                other &= ~np.broadcast_to(np.repeat(same, g), other.shape)
-            if other.any():
-                self._race(s, access, L, p, other, codes, g, "write", "written")
-        if after_read:
+        codes = self._codes_at(idx, g)
+        other = self._other_warp(s, L, codes, g)
+        if (codes == 1).any():
+            self._not_there(s, access, L, p, np.where(codes == 1, codes, np.uint32(2)), g)
+        if other.any() and array is not None:  # two warps may write the same value
+            old, new = np.broadcast_arrays(array[idx], v)
+            same = np.atleast_1d((old == new) | ((old != old) & (new != new)))
+            other &= ~np.broadcast_to(np.repeat(same, g), other.shape)
+        if other.any():
+            self._race(s, access, L, p, other, codes, g, "write", "written")
+        if access.hazard[1]:
             n = s.active(L)
             rows = self.marks.reshape(-1, g, self.warps).take(np.broadcast_to(idx, (n,)), axis=0)
             rows[np.arange(n), :, s.lanes("warp", L)] = 0

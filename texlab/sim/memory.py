@@ -172,7 +172,7 @@ def pack(values: tuple[Any, ...], t: np.dtype, carrier: np.dtype) -> Any:
     return out[0] if all(np.ndim(v) == 0 for v in values) else out
 
 
-NO_HAZARD = (False, False, False)
+NO_HAZARD = (False, False)
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class Access:
     count: int
     plus: int
     space: str
-    hazard: tuple[bool, bool, bool] = NO_HAZARD
+    hazard: tuple[bool, bool] = NO_HAZARD  # may it meet, between two barriers, a write or a read of another warp
     granules: int = 1
     cached: str = "global"  # the space a trace says
 

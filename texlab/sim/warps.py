@@ -287,6 +287,29 @@ class Batch:
     def together(self, index: int, L: Any, mask: Any) -> None:
         self.scheduler.together(index, L, mask)
 
+    def cast_vote(self, L: Any, p: Any) -> None:
+        """``bar.red``: each lane's predicate, kept until the barrier opens."""
+        if "vote" not in self.arrays:
+            self.set_array("vote", np.zeros(self.n, bool))
+        self.arrays["vote"][slice(None) if L is None else L] = p
+
+    def count_votes(self, lanes: Any) -> None:
+        """At the barrier: for each block, how many of its lanes voted, and for what."""
+        if "vote" in self.arrays:
+            pick = slice(None) if lanes is None else lanes
+            block, vote = self.arrays["block"][pick], self.arrays["vote"][pick]
+            blocks = len(self.block_ids)
+            result = np.stack([np.bincount(block[vote], minlength=blocks), np.bincount(block, minlength=blocks)])
+            for name, value in zip(("yes", "voters"), result, strict=True):
+                if name not in self.arrays:
+                    self.set_array(name, np.zeros(self.n, np.int64))
+                self.arrays[name][pick] = value[block]
+            self._packed.clear()
+
+    def voted(self, L: Any, op: str) -> Any:
+        yes, voters = self.lanes("yes", L), self.lanes("voters", L)
+        return yes.astype(U4) if op == "popc" else yes == voters if op == "and" else yes > 0
+
 
 class Scheduler:
     """Runs one Batch to its end."""
@@ -471,6 +494,7 @@ class Scheduler:
         s.barriers += 1
         if L is None and count is None and not arrive and self.live == s.n:
             self._note_absent(index, None)
+            s.count_votes(None)
             s.shared.release(s, None)
             return False
         if np.ndim(number) or (count is not None and np.ndim(count)):
@@ -523,6 +547,7 @@ class Scheduler:
             self._stuck()
         for index, target, free in opened:
             self._note_absent(index, free)
+            s.count_votes(free)
             s.shared.release(s, None if len(free) == s.n else free)
             if self.one_by_one:
                 self._start_warps(target, free)
