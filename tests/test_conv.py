@@ -35,7 +35,12 @@ def test_views_give_what_numpy_gives(view):
 def test_size_one_dimensions_do_not_change_the_layout():
     x, w = np.arange(9, dtype="f4").reshape(1, 1, 3, 3), np.arange(36, dtype="f4").reshape(4, 1, 3, 3)
     plain = tl.conv2d(x, w, padding=1, device="sim")
-    odd = tl.conv2d(x.transpose(0, 2, 3, 1).transpose(0, 3, 1, 2), w.transpose(1, 0, 2, 3).transpose(1, 0, 2, 3), padding=1, device="sim")
+    odd = tl.conv2d(
+        x.transpose(0, 2, 3, 1).transpose(0, 3, 1, 2),
+        w.transpose(1, 0, 2, 3).transpose(1, 0, 2, 3),
+        padding=1,
+        device="sim",
+    )
     assert plain[0, 0, 1, 1] == 204 and plain[0, 3, 1, 1] == 1176
     np.testing.assert_array_equal(plain, odd)
 

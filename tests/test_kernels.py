@@ -95,7 +95,9 @@ TUNED = [
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "tunables"), TUNED, ids=lambda v: "-".join(map(str, v.values())) if v and isinstance(v, dict) else v)
+@pytest.mark.parametrize(
+    ("name", "tunables"), TUNED, ids=lambda v: "-".join(map(str, v.values())) if v and isinstance(v, dict) else v
+)
 def test_tunables_keep_the_result(name, tunables, device):
     for shape in ("tails_everywhere", "more_pixels_than_a_tile", "groups"):
         check(name, ODD_SHAPES[shape], device, **tunables)
@@ -158,7 +160,9 @@ def test_unknown_and_impossible_tunables_are_refused():
     with pytest.raises(ValueError, match="PAD"):
         kernels["im2win_tile"].program(shape, PAD="2")
     with pytest.raises(Exception, match="PAD"):  # the file's static_assert
-        device_function("sim")(kernels["im2win_tile"].program(shape, PAD=1), {k: v for k, v in random_inputs(shape).items() if k != "bias"})
+        device_function("sim")(
+            kernels["im2win_tile"].program(shape, PAD=1), {k: v for k, v in random_inputs(shape).items() if k != "bias"}
+        )
 
 
 def test_every_kernel_file_states_its_contract():

@@ -148,6 +148,15 @@ def source_of(files: tuple[str, ...]) -> str:
 
 
 # plans: buffers, grids and arguments ---------------------------------------------------------------------------
+def _limit(what: str, count: int, shape: ConvShape) -> int:
+    """``count``, which a kernel keeps in 32 bits and steps past its end by up to a pass of the grid."""
+    if count > 2**31 - 2**26:
+        raise ShapeError(
+            f"{shape} has {what} = {count}; this kernel takes less than 2^31: split the work, or use 'direct'"
+        )
+    return count
+
+
 def _blocks(count: int, size: int) -> tuple[int, int, int]:
     return (-(-count // size), 1, 1)
 
@@ -160,18 +169,20 @@ def _col_shape(shape: ConvShape) -> tuple[int, ...]:
     return (shape.n, shape.c * shape.r * shape.s, shape.p * shape.q)
 
 
-def _rows_launch(entry: str, out: str, out_shape: tuple[int, ...], shape: ConvShape, block_rows: int) -> Launch:
-    """A pack kernel whose warps each write a row of ``out``, 128 elements a pass."""
-    *rows, length = out_shape
-    grid = (-(-prod(rows) // block_rows), min(max(-(-length // 128), 1), 65535), 1)
-    return Launch(entry, grid, (32, block_rows, 1), ("x", out, conv_struct(shape)))
+def _rows_launch(entry: str, out: str, rows: int, length: int, shape: ConvShape, t: dict[str, Any]) -> Launch:
+    """A pack kernel: for each of the N*C planes of x, ``rows`` rows of ``length`` elements of ``out``."""
+    _limit(f"elements in a row of {out}", length, shape)
+    segments, row_blocks = -(-length // t["SEGMENT"]), -(-rows // t["BLOCK_ROWS"])
+    grid = (shape.n * shape.c, min(segments, 65535), min(row_blocks, 65535))  # the kernels loop over what is beyond
+    return Launch(entry, grid, (32, t["BLOCK_ROWS"], 1), ("x", out, conv_struct(shape)))
 
 
-def _pixels(shape: ConvShape) -> int:
-    pixels = shape.n * shape.p * shape.q
-    if pixels > 2**31 - 1 - 1024:  # the tiled kernels count pixels, up to a tile past the last, in 32 bits
-        raise ShapeError(f"{shape} has N*P*Q={pixels} pixels; tiled kernels take less than 2^31: split the batch")
-    return pixels
+def _im2win_launch(shape: ConvShape, t: dict[str, Any]) -> Launch:
+    return _rows_launch("im2win", "xw", shape.p, shape.padded_w * shape.r, shape, t)
+
+
+def _im2col_launch(shape: ConvShape, t: dict[str, Any]) -> Launch:
+    return _rows_launch("im2col", "col", shape.r * shape.s, shape.p * shape.q, shape, t)
 
 
 def _tile_launch(entry: str, first: str, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any]) -> Launch:
@@ -179,7 +190,9 @@ def _tile_launch(entry: str, first: str, filters: str, bias: str | None, shape: 
         raise ValueError(f"{entry}: BLOCK_K={t['BLOCK_K']} and BLOCK_Q={t['BLOCK_Q']} must be at least 8")
     threads = t["BLOCK_K"] // 8 * (t["BLOCK_Q"] // 8)
     k_tiles = -(-(shape.k // shape.groups) // t["BLOCK_K"])
-    blocks = k_tiles * shape.groups * -(-_pixels(shape) // t["BLOCK_Q"])
+    _limit("C*R*S", shape.c * shape.r * shape.s, shape)
+    pixels = _limit("N*P*Q", shape.n * shape.p * shape.q, shape)
+    blocks = k_tiles * shape.groups * -(-pixels // t["BLOCK_Q"])
     return Launch(entry, (blocks, 1, 1), (threads, 1, 1), (first, filters, bias, "y", conv_struct(shape)))
 
 
@@ -193,24 +206,20 @@ def _direct(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
 
 
 def _im2win(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
-    xw = _xw_shape(shape)
-    return (Buffer("x", shape.x_shape), Buffer("xw", xw, role="output")), (
-        _rows_launch("im2win", "xw", xw, shape, t["BLOCK_ROWS"]),
-    )
+    return (Buffer("x", shape.x_shape), Buffer("xw", _xw_shape(shape), role="output")), (_im2win_launch(shape, t),)
 
 
 def _im2win_conv(entry: str) -> Callable[[ConvShape, dict[str, Any], str | None], Plan]:
     def plan(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
-        xw = _xw_shape(shape)
         wt = (*shape.w_shape[:2], shape.s * shape.r)
-        buffers = (*_outputs(shape), Buffer("xw", xw, role="scratch"), Buffer("wt", wt, role="scratch"))
+        buffers = (*_outputs(shape), Buffer("xw", _xw_shape(shape), role="scratch"), Buffer("wt", wt, role="scratch"))
         if entry == "im2win_direct":
             args = ("xw", "wt", bias, "y", conv_struct(shape))
             last = Launch(entry, _blocks(prod(shape.y_shape), t["BLOCK"]), (t["BLOCK"], 1, 1), args)
         else:
             last = _tile_launch(entry, "xw", "wt", bias, shape, t)
         return buffers, (
-            _rows_launch("im2win", "xw", xw, shape, t["BLOCK_ROWS"]),
+            _im2win_launch(shape, t),
             Launch("window_filter", _blocks(prod(wt), 256), (256, 1, 1), ("w", "wt", conv_struct(shape))),
             last,
         )
@@ -219,16 +228,12 @@ def _im2win_conv(entry: str) -> Callable[[ConvShape, dict[str, Any], str | None]
 
 
 def _im2col(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
-    col = _col_shape(shape)
-    return (Buffer("x", shape.x_shape), Buffer("col", col, role="output")), (
-        _rows_launch("im2col", "col", col, shape, t["BLOCK_ROWS"]),
-    )
+    return (Buffer("x", shape.x_shape), Buffer("col", _col_shape(shape), role="output")), (_im2col_launch(shape, t),)
 
 
 def _im2col_gemm(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
-    col = _col_shape(shape)
-    return (*_outputs(shape), Buffer("col", col, role="scratch")), (
-        _rows_launch("im2col", "col", col, shape, t["BLOCK_ROWS"]),
+    return (*_outputs(shape), Buffer("col", _col_shape(shape), role="scratch")), (
+        _im2col_launch(shape, t),
         _tile_launch("im2col_gemm", "col", "w", bias, shape, t),
     )
 

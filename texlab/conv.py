@@ -56,13 +56,20 @@ def conv2d(
     how = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
     shape = ConvShape.of(tuple(x.shape), tuple(w.shape), **how)
     if bias is not None and tuple(bias.shape) != (shape.k,):
-        raise ShapeError(f"conv2d: bias has shape {tuple(bias.shape)} but w has K={shape.k} filters: it must be ({shape.k},)")
+        raise ShapeError(
+            f"conv2d: bias has shape {tuple(bias.shape)} but w has K={shape.k} filters: it must be ({shape.k},)"
+        )
     program = kernels[kernel].program(shape, bias=bias is not None, **tunables)
     return _run("conv2d", program, arrays, x, device)
 
 
 def im2win(
-    x: Any, filter_size: tuple[int, int], stride: Any = 1, padding: Any = 0, dilation: Any = 1, device: str | None = None
+    x: Any,
+    filter_size: tuple[int, int],
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    device: str | None = None,
 ) -> Any:
     """The im2win layout of ``x (N,C,H,W)`` for an (R, S) filter: ``xw (N,C,P,WP*R)``, of the same kind as ``x``.
 

@@ -83,7 +83,9 @@ def assert_matches(
     if not bad.any():
         return
     first = tuple(int(i) for i in np.argwhere(bad)[0])
-    worst = tuple(int(i) for i in np.unravel_index(np.where(bad, np.nan_to_num(error, nan=np.inf), -1).argmax(), bad.shape))
+    worst = tuple(
+        int(i) for i in np.unravel_index(np.where(bad, np.nan_to_num(error, nan=np.inf), -1).argmax(), bad.shape)
+    )
     where = "; ".join(
         f"{label} at {at}: got {float(got[at]):.6g}, expected {float(want[at]):.6g}"
         for label, at in (("first", first), ("worst", worst))
