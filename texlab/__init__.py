@@ -4,6 +4,8 @@ The public names. Everything is imported when first used, so that ``import texla
 """
 
 import importlib
+import sys
+import types
 
 __version__ = "0.1.0"
 
@@ -39,8 +41,20 @@ def __getattr__(name: str):
     if name not in _HOME:
         raise AttributeError(f"module 'texlab' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"texlab.{_HOME[name]}"), name)
-    globals()[name] = value  # also shadows a submodule of the same name (texlab.bench is the function)
+    globals()[name] = value
     return value
+
+
+class _Package(types.ModuleType):
+    """Keeps ``texlab.bench`` the function when something imports the module of that name, which would shadow it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, types.ModuleType) and _HOME.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
