@@ -110,7 +110,7 @@ def test_html_of_a_rejected_row_has_its_error_and_no_time():
     for head, cell in zip(heads, row, strict=True):
         if head not in ("layer", "Nimages", "kernel", "precision", "why there is no figure"):
             assert cell == "", f"{head}: {cell}"
-    assert row[-1] == "first at (0,): got <nan>"
+    assert row[-1] == "✗ first at (0,): got <nan>"
     assert "<nan>" not in table._repr_html_()
 
 

@@ -53,8 +53,10 @@ _COLUMNS: tuple[tuple[str, str, str, Any], ...] = (
     ("extra_bytes", "extra memory", "MiB", lambda v: f"{v * _MIB:,.2f}"),
     ("rel_err", "relative error", "L2 norm", "{:.1e}".format),
     ("verified_by", "verified by", "", str),
-    ("error", "why there is no figure", "", str),
+    ("error", "why there is no figure", "", "✗ {}".format),
 )
+#: signs in a table -> colour (Okabe-Ito; 3:1 on white and on black). The words beside them keep the theme's own ink.
+_MARKS = {"▲": "#009E73", "▼": "#D55E00", "✗": "#D55E00"}
 _TEXT = {"layer", "shape", "kernel", "precision", "source", "counter", "verified_by", "error"}
 
 
@@ -77,8 +79,8 @@ def group(row: Mapping[str, Any]) -> tuple[Any, ...]:
 class Result:
     """A table of rows with the machine, date and commit they come from.
 
-    ``rows`` are dictionaries (fields of a timing row: DESIGN of ``texlab.bench.bench``); ``machine`` as
-    :func:`machine` gives it, ``{"gpu": None}`` for simulated counts; ``baseline`` names the row that the others are
+    ``rows`` are dictionaries (``texlab.bench.bench`` lists their fields); ``machine`` as
+    ``texlab.machine.describe`` gives it, ``{"gpu": None}`` for simulated counts; ``baseline`` names the row that the others are
     compared with (default: cudnn where there is one).
 
     Raises ValueError for a row that has a time but whose output was not verified.
@@ -239,28 +241,27 @@ class Result:
         for row in self.rows:
             if row.get("ms") is not None and _convolves(row):
                 fastest[group(row)] = min(row["ms"], fastest.get(group(row), row["ms"]))
-        out = ['<table class="texlab-result" style="font-variant-numeric: tabular-nums">', "<thead><tr>"]
+        style = "font-variant-numeric:tabular-nums;white-space:nowrap;color:inherit"
+        out = [f'<div style="overflow-x:auto"><table style="{style}"><thead><tr>']
         for f, heading, unit in heads:
             side = "left" if f in _TEXT else "right"
             small = f"<br><small>{escape(unit)}</small>" if unit else ""
-            out.append(f'<th scope="col" style="text-align:{side}">{escape(heading)}{small}</th>')
+            out.append(f'<th scope="col" style="text-align:{side};padding:2px 8px">{escape(heading)}{small}</th>')
         out.append("</tr></thead><tbody>")
         for row, cells in lines:
             best = row.get("ms") is not None and row["ms"] == fastest.get(group(row)) and _convolves(row)
             out.append("<tr>")
             for (f, _, _), cell in zip(heads, cells, strict=True):
                 side = "left" if f in _TEXT else "right"
-                style = f"text-align:{side}"
-                if f == "ratio" and "faster" in cell:
-                    style += ";color:var(--jp-success-color1,#008a64)"
-                if (f == "ratio" and "slower" in cell) or f == "error":
-                    style += ";color:var(--jp-error-color1,#d55e00)"
                 text = escape(cell)
+                for mark, colour in _MARKS.items():
+                    text = text.replace(mark, f'<span style="color:{colour}">{mark}</span>')
                 if f == "ms" and best:
                     text = f'<b title="fastest of this group">★ {text}</b>'
-                out.append(f'<td style="{style}">{text}</td>')
+                wrap = ";white-space:normal;min-width:24em" if f == "error" else ""
+                out.append(f'<td style="text-align:{side}{wrap};padding:2px 8px">{text}</td>')
             out.append("</tr>")
-        out.append(f"</tbody></table><small>{escape(self.label)}</small>")
+        out.append(f"</tbody></table></div><small>{escape(self.label)}</small>")
         return "".join(out)
 
 
