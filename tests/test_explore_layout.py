@@ -108,16 +108,17 @@ def test_writers_come_from_the_trace() -> None:
     assert np.array_equal(packed.writer[: packed.dims[3], 2], np.arange(packed.dims[3]))
 
 
-def changed(old: str, new: str, shape: ConvShape, name: str = "im2win") -> Program:
-    program = kernels[name].program(shape)
-    assert old in program.source
-    return dataclasses.replace(program, source=program.source.replace(old, new))
+def upside_down(shape: ConvShape) -> Program:
+    """The im2win kernel with the rows of each window in reverse."""
+    program = kernels["im2win"].program(shape)
+    assert "r * c.dilation_h;" in program.source
+    return dataclasses.replace(
+        program, source=program.source.replace("r * c.dilation_h;", "(c.R - 1 - r) * c.dilation_h;")
+    )
 
 
 def test_a_changed_kernel_changes_the_picture() -> None:
-    explorer = layout(
-        SMALL, kernel=lambda shape: changed("const int r = i % c.R", "const int r = c.R - 1 - i % c.R", shape)
-    )
+    explorer = layout(SMALL, kernel=upside_down)
     assert explorer.error.value == ""
     assert any(text.startswith("wrong") for _, text, _ in explorer.player.legend)
     content = pictures(SMALL, explorer.result.packed)
@@ -126,16 +127,6 @@ def test_a_changed_kernel_changes_the_picture() -> None:
     good = pictures(SMALL, list(packs(SMALL).values()))
     assert not np.array_equal(panel(good, 2)[0], colours)
     assert np.array_equal(panel(good, 3)[0], panel(content, 3)[0])
-    explorer.close()
-
-
-def test_an_element_nobody_writes_is_seen() -> None:
-    program = changed("i < length;", "i < length - 2;", SMALL)
-    packed = pack(program, SMALL)
-    assert (packed.source.reshape(packed.dims)[..., -2:] == UNWRITTEN).all()
-    explorer = layout(SMALL, kernel=program)
-    assert "im2win left 6 elements unwritten" in explorer.table.value
-    assert all(slider.disabled for slider in explorer.controls.values())
     explorer.close()
 
 
@@ -253,6 +244,18 @@ def test_an_exercise_is_judged() -> None:
     assert explorer.error.value == ""
     assert explorer.player.panels[5]["title"].startswith("im2win_nhwc xw")
     assert runs(explorer.window("mine", 1)) == [(9, 18)]
+    explorer.close()
+
+
+def test_an_element_nobody_writes_is_seen() -> None:
+    program = dataclasses.replace(
+        nhwc_windows(SMALL), source=NHWC_WINDOWS.replace("P * W * R * C", "P * W * R * C - 2")
+    )
+    assert (pack(program, SMALL).source[-2:] == UNWRITTEN).all()
+    assert "holds nothing: no thread wrote it" in check_layout(program, SMALL, "im2win_nhwc")
+    explorer = layout(SMALL, kernel=program)
+    assert "mine left 2 elements unwritten" in explorer.table.value
+    assert all(slider.disabled for slider in explorer.controls.values())
     explorer.close()
 
 
