@@ -199,7 +199,8 @@ def field_extract(a, position, length):
     size = np.asarray(length & np.uint32(0xFF)).astype(I8)
     unsigned = _UNSIGNED[kind.itemsize]
     u = a.view(unsigned)
-    mask = np.where(size >= bits, ~unsigned.type(0), (unsigned.type(1) << np.minimum(size, 63).astype(unsigned)) - 1)
+    kept = np.clip(np.minimum(size, bits - pos), 0, bits)
+    mask = np.where(kept == bits, ~unsigned.type(0), (unsigned.type(1) << kept.astype(unsigned)) - unsigned.type(1))
     mask = mask.astype(unsigned)
     low = (u >> np.minimum(pos, bits).astype(unsigned)) & mask
     if kind.kind == "i":
