@@ -39,8 +39,8 @@ def test_is_stored_clean(path):
 def test_runs_from_top_to_bottom(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     start = time.monotonic()
-    client = nbclient.NotebookClient(notebook, timeout=LIMIT, kernel_name="python3")
-    client.execute(resources={"metadata": {"path": str(tmp_path)}}, cwd=str(tmp_path))
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=place).execute()
     took = time.monotonic() - start
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
