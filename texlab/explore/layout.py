@@ -41,7 +41,8 @@ def layout(shape: ConvShape | None = None, kernel: Source = None) -> LayoutExplo
     ``shape``: where the sliders start (default one 8 x 8 channel, 3 x 3 filter); of a large one a corner is drawn.
     ``kernel``: a layout kernel of yours to look at: a Program for exactly ``shape``'s image, a function from a ConvShape
     to a Program, or a catalog name. If its output has the dimensions of im2win, im2col or NCHW4c it takes that one's
-    place and is held against that layout's equation; any other output gets a panel of its own.
+    place and is held against that layout's equation (so is one with the dimensions of another of ``texlab.layouts``); any
+    other output is drawn as it is. Its panel comes first.
 
     Raises ValueError for an unknown name; whatever goes wrong later is shown in the explorer.
 
@@ -102,6 +103,8 @@ class LayoutExplorer(Explorer):
         self.children = [sliders, self.status, self.error, self.player.controls(), self.player, self.table]
         self.request()
         self.wait()
+        if self.result is not None:  # open where there is a neighbour on the left to share with
+            self.player.step = min(self.result.drawn.q + 1, self.player.steps - 1)
 
     def compute(self, **values: int) -> Study:
         changed = {name: value for name, value in values.items() if value != self.start[name]}
@@ -111,7 +114,9 @@ class LayoutExplorer(Explorer):
         packed = {name: pack(program, part) for name, program in programs.items()}
         if self.kernel is not None:
             own = pack(_program(self.kernel, part), part)
-            packed[own.layout if own.layout in packed else "yours"] = own
+            name = own.layout or "yours"
+            packed.pop(name, None)
+            packed = {name: own, **packed}
         return Study(shape, part, list(packed.values()), _gpu_times(shape))
 
     def show(self, result: Study) -> None:

@@ -121,17 +121,15 @@ def drawn(shape: ConvShape) -> ConvShape:
     '1x4x16x16 -> 1, 3x3'
     """
     whole = shape.with_(n=1, k=1, c=shape.c // shape.groups, groups=1)
-    part = whole
-    for channels in (whole.c if whole.c <= 8 else 4, 1):
-        for size in (max(whole.h, whole.w), 16, 12, 8, 1):
-            extents = {
-                "h": min(whole.h, max(size, whole.window_h + whole.stride[0])),
-                "w": min(whole.w, max(size, whole.window_w + whole.stride[1])),
-            }
-            part = whole.with_(c=channels, **extents)
-            cells = sum(LAYOUTS[name].elements(part) for name in ("nchw", "im2win", "im2col", "nchw4c"))
-            if cells * part.p * part.q <= BUDGET:
-                return part
+    for channels, size in ((whole.c, max(whole.h, whole.w)), (min(whole.c, 4), 8), (1, 8), (1, 1)):
+        extents = {
+            "h": min(whole.h, max(size, whole.window_h + whole.stride[0])),
+            "w": min(whole.w, max(size, whole.window_w + whole.stride[1])),
+        }
+        part = whole.with_(c=channels, **extents)
+        cells = sum(LAYOUTS[name].elements(part) for name in ("nchw", "im2win", "im2col", "nchw4c"))
+        if cells * part.p * part.q <= BUDGET:
+            break
     return part
 
 
