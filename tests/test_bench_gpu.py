@@ -62,15 +62,28 @@ def test_launches_between_five_and_a_hundred_or_as_many_as_asked(cupy):
     assert len(watch.times(spin(cupy, 0), repeat=7)) == 7
 
 
+CHASE = """extern "C" __global__ void chase(const int* next, int* out, int steps) {
+  int at = 0;
+  for (int i = 0; i < steps; ++i) at = next[at];
+  out[0] = at; }"""
+
+
 def test_the_cache_is_cold(cupy):
+    """One thread follows a chain through a quarter of the cache: each step waits for L2, or for memory if it is cold."""
     watch = Stopwatch()
-    x = cupy.ones(watch.l2_bytes // 4 // 4, np.float32)  # a quarter of the cache
-    y = cupy.empty_like(x)
-    copy = cupy.ElementwiseKernel("float32 x", "float32 y", "y = x", "copy_for_test")
-    cold = float(np.median(watch.times(lambda: copy(x, y))))
+    lines = watch.l2_bytes // 4 // 128
+    order = np.random.default_rng(0).permutation(lines).astype("i4") * 32
+    chain = np.zeros(lines * 32, "i4")
+    chain[order] = np.roll(order, -1)
+    following, out = cupy.asarray(chain), cupy.empty(1, "i4")
+    kernel = cupy.RawKernel(CHASE, "chase")
+    chase = lambda: kernel((1,), (1,), (following, out, np.int32(5000)))  # noqa: E731
+    for _ in range(lines // 5000 + 1):
+        chase()
+    cold = float(np.median(watch.times(chase, repeat=9)))
     watch._write = lambda times: spin(cupy, 2_000_000)()  # as long, but it leaves the cache alone
-    warm = float(np.median(watch.times(lambda: copy(x, y))))
-    assert cold > 1.2 * warm
+    warm = float(np.median(watch.times(chase, repeat=9)))
+    assert cold > 1.3 * warm
 
 
 # the referee on the GPU ---------------------------------------------------------------------------------------

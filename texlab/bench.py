@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texlab import compiler, gpu, machine
+from texlab import bank_patterns, compiler, gpu, machine, trace
 from texlab.catalog import kernels as catalog
 from texlab.layouts import LAYOUTS
 from texlab.measure import Counted, Timed
@@ -251,6 +251,24 @@ def record_counters(out: Path | str | None = None) -> Path:
     return result.save("counters", out)
 
 
+def record_bank_rules(out: Path | str | None = None) -> Path:
+    """Read the hardware's shared-load wavefronts of single load instructions (``texlab.bank_patterns``) beside what
+    ``texlab.trace.wavefronts`` says of the same addresses, and save the topic "bank_rules"."""
+    from texlab.counters import counters
+
+    rows = []
+    for width in bank_patterns.WIDTHS:
+        program, inputs = bank_patterns.program(width)
+        table = counters(program, **inputs)
+        measured = table[table.counter == "shared_load_wavefronts"].sort_values("launch").value
+        predicted = trace.wavefronts(*bank_patterns.addresses(width), width)
+        for name, p, m in zip(bank_patterns.patterns(width), predicted, measured, strict=True):
+            row = {"kernel": program.name, "source": name, "shape": f"{width} bytes a lane"}
+            rows.append(row | {"counter": "shared_load_wavefronts", "predicted": int(p), "measured": int(m)})
+        print(f"{program.name}: {int((predicted == measured.to_numpy()).sum())} of {len(predicted)} patterns equal")
+    return Result(rows, machine.describe("gpu"), _today(), machine.commit()).save("bank_rules", out)
+
+
 def _today() -> str:
     return datetime.date.today().isoformat()
 
@@ -262,12 +280,12 @@ def _arch() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m texlab.bench record ladder|counters [--layers cv1,cv9] [--n 128] [--out DIR]``."""
+    """``python -m texlab.bench record ladder|counters|bank_rules [--layers cv1,cv9] [--n 128] [--out DIR]``."""
     parser = argparse.ArgumentParser(prog="python -m texlab.bench", description=main.__doc__)
     record = parser.add_subparsers(dest="what", required=True).add_parser(
         "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
     )
-    record.add_argument("topic", choices=("ladder", "counters"))
+    record.add_argument("topic", choices=("ladder", "counters", "bank_rules"))
     record.add_argument("--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve (ladder)")
     record.add_argument("--n", type=int, default=128, help="batch size, default 128 (ladder)")
     record.add_argument("--out", default=None, help="folder, default: the results shipped with texlab")
@@ -278,7 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason := gpu.why_no_gpu():
         print(f"Recording needs an NVIDIA GPU: {reason}", file=sys.stderr)
         return 1
-    path = record_ladder(layers, given.n, given.out) if given.topic == "ladder" else record_counters(given.out)
+    if given.topic == "ladder":
+        path = record_ladder(layers, given.n, given.out)
+    else:
+        path = {"counters": record_counters, "bank_rules": record_bank_rules}[given.topic](given.out)
     print(f"recorded in {path}")
     return 0
 
