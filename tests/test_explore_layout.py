@@ -124,6 +124,7 @@ def test_a_changed_kernel_changes_the_picture() -> None:
     content = pictures(SMALL, explorer.result.packed)
     colours, _ = panel(content, 2)
     assert (colours[0] == VERMILLION).sum() == 4  # the middle row of three stays where it was
+    assert content["panels"][2]["notes"][0].endswith("6 elements = 24 bytes, 4 of them wrong")
     good = pictures(SMALL, list(packs(SMALL).values()))
     assert not np.array_equal(panel(good, 2)[0], colours)
     assert np.array_equal(panel(good, 3)[0], panel(content, 3)[0])

@@ -38,7 +38,7 @@ function drawMark(g, mark, x, y, s, colour) {
   g.lineWidth = 1;
   g.beginPath();
   if (mark === "hatch") for (let k = -s; k < s; k += 5) g.moveTo(x + k, y + s), g.lineTo(x + k + s, y);
-  else if (mark === "cross") g.moveTo(x, y), g.lineTo(x + s, y + s), g.moveTo(x, y + s), g.lineTo(x + s, y);
+  else if (mark === "cross") (g.globalAlpha = 0.45), g.moveTo(x, y), g.lineTo(x + s, y + s), g.moveTo(x, y + s), g.lineTo(x + s, y);
   else if (mark === "outline") (g.lineWidth = 4), g.rect(x, y, s, s);
   g.stroke();
   if (mark === "corner") {

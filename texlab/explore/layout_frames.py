@@ -268,6 +268,8 @@ def _layout(win: Windows, packed: Packed) -> _Part:
     shape, layout = win.shape, LAYOUTS[packed.layout]
     place = layout.position(shape, 0, *win.taps)
     colours, tags = _paint(win, place, packed.source)
+    wrong = (colours == VERMILLION).sum(axis=1)
+    notes = [note + (f", {k} of them wrong" if k else "") for note, k in zip(_notes(place), wrong, strict=True)]
     r, slices = shape.r, -(-shape.c // 4)
     if packed.layout == "im2win":
         columns = range(-shape.padding[2], shape.padded_w - shape.padding[2])
@@ -305,7 +307,7 @@ def _layout(win: Windows, packed: Packed) -> _Part:
         }
     by_row = {"im2win": 3, "im2col": 2, "nchw4c": 3}.get(packed.layout, 2)  # dimensions that a row of the picture fixes
     cols = prod(packed.dims[by_row:])
-    how |= {"rows": len(packed.source) // cols, "cols": cols, "notes": _notes(place), "outline": TAPS}
+    how |= {"rows": len(packed.source) // cols, "cols": cols, "notes": notes, "outline": TAPS}
     return _Part(_named(how, packed, shape), colours, tags, packed.source)
 
 
