@@ -302,7 +302,7 @@ def test_too_much_shared_memory():
     e = faults("launch", ONE_AND_DYNAMIC, block=1, args=("o",), outputs={"o": ((1,), "float32")}, shared=232448)
     for number in ("232448", "16 of static", "232464"):
         assert number in str(e)
-    source = 'extern "C" __global__ void k(float* o) { __shared__ char s[%d]; s[0] = 1; o[0] = s[0]; }'
+    source = 'extern "C" __global__ void k(float* o) { __shared__ volatile char s[%d]; s[0] = 1; o[0] = s[0]; }'
     assert run(source % 49152, block=1, args=("o",), outputs={"o": ((1,), "float32")}).output[0] == 1
     e = faults("launch", source % 49156, block=1, args=("o",), outputs={"o": ((1,), "float32")})
     assert "49156" in str(e) and "49152" in str(e)

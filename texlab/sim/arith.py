@@ -30,13 +30,14 @@ def select(p, a, b):
 
 # fused multiply-add -------------------------------------------------------------------------------------------------
 def fma32(a, b, c):
-    """float32 ``a*b+c`` with one rounding, from operands widened to float64.
+    """float32 ``a*b+c`` with one rounding, from ``a`` and ``b`` widened to float64.
 
     The product is exact in double; the sum is rounded to double and then to float. That second rounding goes wrong only
     where the double lies exactly between two floats but the true sum does not: those lanes are found by their bits and
     redone. (Not looked at: results below 2^-126, whose spacing differs.)
     """
     s = a * b
+    c = c.astype(F8)
     s = np.add(s, c, out=s) if s.ndim else s + c
     if np.minimum.reduce(s.view(I8) << _S29, axis=None) == _TIE:
         s = _round_to_odd(a * b, np.broadcast_to(c, s.shape), s)

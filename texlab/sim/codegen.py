@@ -11,7 +11,9 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import itemgetter
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,22 +30,22 @@ _FLOATING = frozenset("fma add sub mul div mad setp min max neg abs ld st".split
 
 @dataclass
 class Kernel:
-    """A compiled kernel. ``lines`` and ``opcodes`` go by instruction; ``shared`` is (static bytes, granule)."""
+    """A compiled kernel. ``lines`` (file, line) go by instruction; ``initial`` are the registers' first values.
+
+    ``grain``: the smallest shared access in bytes; ``races``: whether accesses are looked at for races (and
+    ``marks_reads``, whether reads are noted for it); ``atomics``: whether blocks update global memory atomically."""
 
     function: Function
     blocks: list[Block]
     instructions: list[Instruction]
     lines: list[tuple[str, int]]
-    names: list[str]
     initial: list[np.generic]
     static_shared: int
-    grain: int
     local_bytes: int
-    atomics: bool
-    accesses: dict[int, memory.Access]
+    grain: int
     races: bool
     marks_reads: bool
-    source: str
+    atomics: bool
 
     @property
     def params(self) -> list[tuple[str, str, int, int]]:
@@ -78,7 +80,8 @@ class Generator:
         self.current: dict[str, dict[str, str]] = {}
         self.special: dict[str, str] = {}
         self.guard = ""
-        self.count = 0
+        self.count = self.slots = 0
+        self.free: list[str] = []
         self.stale: list[str] = []
 
     # what emitters use ----------------------------------------------------------------------------------------------
@@ -92,6 +95,13 @@ class Generator:
         self.count += 1
         self.emit(f"t{self.count} = {expression}")
         return f"t{self.count}"
+
+    def slot(self) -> str:
+        """A Python name for a value: one whose value is not needed any more, so that arrays are let go early."""
+        if self.free:
+            return self.free.pop()
+        self.slots += 1
+        return f"a{self.slots}"
 
     def const(self, value: Any, t: str) -> str:
         key = (value, t) if value == value else ("nan", t)
@@ -127,10 +137,9 @@ class Generator:
             if kind != t:
                 raise PTXError(f"{operand} of type {kind} used as {t}")
         if have[1] == t[1]:
-            name = f"r{self.index[operand]}{t}"
-            self.emit(f"{name} = {held[have]}.view({t})")
-            held[t] = name
-            return name
+            held[t] = self.slot()
+            self.emit(f"{held[t]} = {held[have]}.view({t})")
+            return held[t]
         return f"{self.use(operand, 'u' + have[1])}.astype({t})"
 
     def widened(self, operand: str, t: str, wide: str) -> str:
@@ -145,7 +154,7 @@ class Generator:
         key = f"{t}>{wide}"
         if key not in held:
             value = self.use(operand, t)
-            held[key] = f"r{self.index[operand]}w{t}{wide}"
+            held[key] = self.slot()
             self.emit(f"{held[key]} = {value}.astype({wide})")
         return held[key]
 
@@ -154,7 +163,6 @@ class Generator:
         if operand == "_":
             return
         kind = self.registers[operand]
-        name = f"r{self.index[operand]}"
         if t != "?" and kind[1] != t[1]:  # narrower value into a wider register: sign- or zero-extended
             expression, t = (
                 f"({expression}).astype({t[0] if t[0] in 'iu' else 'u'}{kind[1]})",
@@ -163,8 +171,12 @@ class Generator:
         if self.guard:
             new = self.temporary(expression)
             expression = f"select({self.guard}, {new}, {self.use(operand, t)})"
+        name = self.slot()
         self.emit(f"{name} = {expression}")
-        self.stale += [v for v in self.current.get(operand, {}).values() if v != name]
+        self._hold(operand, t, name)
+
+    def _hold(self, operand: str, t: str, name: str) -> None:
+        self.stale += self.current.get(operand, {}).values()
         self.current[operand] = {t: name}
 
     def define_all(self, operands: list[str], t: str, call: str) -> None:
@@ -172,11 +184,17 @@ class Generator:
         if len(operands) == 1:
             self.define(operands[0], t, call)
             return
-        targets = [f"v{i}" for i in range(len(operands))]
+        if self.guard or any(o == "_" or self.registers[o][1] != t[1] for o in operands):
+            targets = [f"t{self.count + i + 1}" for i in range(len(operands))]
+            self.count += len(operands)
+            self.emit(f"{', '.join(targets)} = {call}")
+            for operand, target in zip(operands, targets, strict=True):
+                self.define(operand, t, target)
+            return
+        targets = [self.slot() for _ in operands]
         self.emit(f"{', '.join(targets)} = {call}")
         for operand, target in zip(operands, targets, strict=True):
-            self.define(operand, t, target)
-        self.stale += targets
+            self._hold(operand, t, target)
 
     def _literal(self, operand: str, t: str) -> str:
         if operand[0] == "%":
@@ -231,49 +249,50 @@ class Generator:
         held, key = self.current[operand], "*" + space
         if key not in held:
             value = self.use(operand, "u" + kind[1])
-            held[key] = f"q{self.index[operand]}{space[0]}"
+            held[key] = self.slot()
             self.emit(f"{held[key]} = {call}{value})")
         return held[key]
 
     # blocks ---------------------------------------------------------------------------------------------------------
     def block(
         self, block: Block, code: list[Instruction], dies: list[list[str]], emit: Callable[[int, Instruction], None]
-    ) -> None:
-        """Generate ``def b<index>(S, R, L)`` for one block; it returns the branch condition, if any."""
-        self.lines, self.special, self.stale = [], {}, []
-        self.current = {r: {self.preferred[r]: f"r{self.index[r]}"} for r in block.reads}
-        loads = sorted(self.index[r] for r in block.reads)
-        head = [f"def b{block.index}(S, R, L):"]
-        if loads:
-            head.append("  if L is None: " + "; ".join(f"r{i} = R[{i}]" for i in loads))
-            head.append(f"  else: {', '.join(f'r{i}' for i in loads)}, = S.gather(R, {tuple(loads)!r}, L)")
+    ) -> str:
+        """``def b<index>(S, R, L)`` for one block: registers in, computation, registers out; it returns the branch
+        condition, if any."""
+        self.lines, self.special, self.free, self.stale, self.current = [], {}, [], [], {}
+        self.slots = 0
+        reads = sorted(block.reads, key=self.index.__getitem__)
+        for r in reads:
+            self.current[r] = {self.preferred[r]: self.slot()}
+        if reads:
+            which = tuple(self.index[r] for r in reads)
+            self.namespace[f"which{block.index}"] = which
+            self.namespace[f"take{block.index}"] = itemgetter(*which, which[0])  # one more, to have a tuple in any case
+            names = ", ".join(self.current[r][self.preferred[r]] for r in reads)
+            self.emit(f"{names}, _ = take{block.index}(R) if L is None else S.gather(R, which{block.index}, L)")
         condition = "None"
         for offset, ins in enumerate(code):
             self.count = 0
-            if ins.guard and not (ins.parts[0] in ("bra", "ret", "exit")):
-                self.guard = ("~" if ins.negated else "") + self.use(ins.guard, "?")
+            sense = "~" if ins.negated else ""
             if ins.parts[0] in ("bra", "ret", "exit"):
                 if ins.guard:
-                    condition = ("~" if ins.negated else "") + self.use(ins.guard, "?")
-            else:
-                emit(block.start + offset, ins)
+                    condition = sense + self.use(ins.guard, "?")
+                continue
+            if ins.guard:
+                self.guard = sense + self.use(ins.guard, "?")
+            emit(block.start + offset, ins)
             self.guard = ""
-            dead = self.stale
             for r in dies[offset]:
-                dead += self.current.pop(r, {}).values()
-            if dead and offset + 1 < len(code):
-                names = [n for n in dict.fromkeys(dead) if n.isidentifier() and n not in condition]
-                if names:
-                    self.emit("del " + ", ".join(names))
+                self.stale += self.current.pop(r, {}).values()
+            self.free += dict.fromkeys(self.stale)
             self.stale = []
-        stores = []
-        for r in sorted(block.writes, key=self.index.__getitem__):
-            stores.append((self.index[r], self.use(r, self.preferred[r])))
-        if stores:
-            self.emit("if L is None: " + "; ".join(f"R[{i}] = {v}" for i, v in stores))
-            self.emit(f"else: S.scatter(R, L, {tuple(i for i, _ in stores)!r}, ({', '.join(v for _, v in stores)},))")
-        self.emit(f"return {condition}")
-        block.source = "\n".join(head + self.lines)
+        writes = sorted(block.writes, key=self.index.__getitem__)
+        if writes:
+            self.free = []  # the condition's name must stay
+            self.namespace[f"into{block.index}"] = tuple(self.index[r] for r in writes)
+            values = ", ".join(self.use(r, self.preferred[r]) for r in writes)
+            self.emit(f"S.scatter(R, L, into{block.index}, ({values},))")
+        return "\n".join([f"def b{block.index}(S, R, L):", *self.lines, f"  return {condition}"])
 
 
 _SIZED = frozenset(["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?"])
@@ -301,13 +320,12 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
                         g.preferred[r] = kind
     dies = liveness(blocks, code, g.registers)
     hazards, grain = shared_hazards(blocks, code)
-    accesses: dict[int, memory.Access] = {}
     lines = [module.line(ins.where, filename) for ins in code]
 
     def emit(i: int, ins: Instruction) -> None:
         try:
             if ins.parts[0] in memory.EMITTERS:
-                memory.EMITTERS[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain, accesses)
+                memory.EMITTERS[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain)
             elif ins.parts[0] in collectives.EMITTERS:
                 collectives.EMITTERS[ins.parts[0]](g, i, ins)
             elif ins.parts[0] in EMITTERS:
@@ -318,32 +336,32 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
             g.emit(f"S.unsupported({i})")
             for r in tokens(" ".join(ins.args[:1])):
                 if r in g.registers and r not in g.current:  # keep what follows well-formed
-                    t = g.registers[r]
-                    g.emit(f"r{g.index[r]} = {g.const(0, t)}")
-                    g.current[r] = {t: f"r{g.index[r]}"}
+                    g.current[r] = {g.registers[r]: g.slot()}
+                    g.emit(f"{g.current[r][g.registers[r]]} = {g.const(0, g.registers[r])}")
+
+    lock = Lock()
+
+    def build(block: Block, *state: Any) -> Any:
+        """Generate a block when it is first run: most kernels have tails that a given shape never enters."""
+        with lock:
+            if getattr(block.run, "func", None) is build:
+                block.source = g.block(block, code[block.start : block.stop], dies[block.index], emit)
+                exec(compile(block.source, f"<{entry}>", "exec"), g.namespace)
+                block.run = g.namespace[f"b{block.index}"]
+        return block.run(*state)
 
     for block in blocks:
-        g.block(block, code[block.start : block.stop], dies[block.index], emit)
-    source = "\n".join(b.source for b in blocks)
-    exec(compile(source, f"<{entry}>", "exec"), g.namespace)
-    for block in blocks:
-        block.run = g.namespace[f"b{block.index}"]
-    initial = [np.dtype(g.preferred[r]).type(0) for r in g.names]
-    atomics = any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code)
-    names = [ins.opcode for ins in code]
+        block.run = partial(build, block)
     return Kernel(
-        function,
-        blocks,
-        code,
-        lines,
-        names,
-        initial,
-        static_shared,
-        grain,
-        local_bytes,
-        atomics,
-        accesses,
-        bool(hazards),
-        any(h == (True, True) for h in hazards.values()),
-        source,
+        function=function,
+        blocks=blocks,
+        instructions=code,
+        lines=lines,
+        initial=[np.dtype(g.preferred[r]).type(0) for r in g.names],
+        static_shared=static_shared,
+        local_bytes=local_bytes,
+        grain=grain,
+        races=bool(hazards),
+        marks_reads=any(h == (True, True) for h in hazards.values()),
+        atomics=any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code),
     )

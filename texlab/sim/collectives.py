@@ -104,10 +104,10 @@ def _shfl(g, i, ins):
     target, _, flag = ins.args[0].partition("|")
     _together(g, i, ins.args[4])
     value, b, c = g.use(ins.args[1], "u4"), g.use(ins.args[2], "u4"), g.use(ins.args[3], "u4")
-    g.emit(f"v0, v1 = {_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
-    g.define(target, "u4", "v0")
+    g.emit(f"t0, in_range = {_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
+    g.define(target, "u4", "t0")
     if flag:
-        g.define(flag, "?", "v1")
+        g.define(flag, "?", "in_range")
 
 
 def _vote(g, i, ins):

@@ -305,9 +305,7 @@ def _space(ins: Any) -> str:
     return "generic"
 
 
-def _access(
-    g: Any, i: int, ins: Any, operand: str, hazard: Any, grain: int, accesses: dict[int, Access], kind: str
-) -> tuple[str, str]:
+def _access(g: Any, i: int, ins: Any, operand: str, hazard: Any, grain: int, kind: str) -> tuple[str, str]:
     """Register the access; return (its name in the generated code, the pointer's name)."""
     count = next((int(p[1:]) for p in ins.parts if p in ("v2", "v4", "v8")), 1)
     if ins.parts[-1] in ("b128",) or ins.parts[-1] not in TYPES:
@@ -320,7 +318,6 @@ def _access(
         access.cached = "const"
     if access.width > 16:
         raise Unsupported
-    accesses[i] = access
     method = {"load": access.load, "store": access.store, "atomic": access.atomic}[kind]
     g.namespace[f"m{i}"] = method
     return f"m{i}", g.pointer(base, space)
@@ -330,7 +327,7 @@ def _items(operand: str) -> list[str]:
     return operand.strip("{}").replace(",", " ").split()
 
 
-def _ld(g, i, ins, hazard, grain, accesses):
+def _ld(g, i, ins, hazard, grain):
     targets = _items(ins.args[0])
     if "param" in ins.parts:
         base, plus = g.address(ins.args[1])
@@ -340,23 +337,23 @@ def _ld(g, i, ins, hazard, grain, accesses):
                 at = g.params[base] + plus + k * int(t[1])
                 g.define(target, t, f"S.param({at}, {t})")
             return
-    name, pointer = _access(g, i, ins, ins.args[1], hazard, grain, accesses, "load")
+    name, pointer = _access(g, i, ins, ins.args[1], hazard, grain, "load")
     g.define_all(targets, TYPES[ins.parts[-1]], f"{name}(S, L, {pointer})")
 
 
-def _st(g, i, ins, hazard, grain, accesses):
-    name, pointer = _access(g, i, ins, ins.args[0], hazard, grain, accesses, "store")
+def _st(g, i, ins, hazard, grain):
+    name, pointer = _access(g, i, ins, ins.args[0], hazard, grain, "store")
     values = ", ".join(g.use(v, TYPES[ins.parts[-1]]) for v in _items(ins.args[1]))
     g.emit(f"{name}(S, L, {pointer}, {values})")
 
 
-def _atom(g, i, ins, hazard, grain, accesses):
+def _atom(g, i, ins, hazard, grain):
     returns = ins.parts[0] == "atom"
     args = ins.args if returns else ["_", *ins.args]
     op = next((p for p in ins.parts[1:] if p in _ATOMICS), None)
     if op is None or ins.parts[-1] in ("f16x2", "bf16x2", "bf16") or args[2][0] == "{":
         raise Unsupported
-    name, pointer = _access(g, i, ins, args[1], hazard, grain, accesses, "atomic")
+    name, pointer = _access(g, i, ins, args[1], hazard, grain, "atomic")
     t = TYPES[ins.parts[-1]]
     values = ", ".join(g.use(v, t) for v in args[2:4])
     g.define(args[0], t, f"{name}(S, L, {pointer}, {op!r}, {values})") if args[0] != "_" else g.emit(

@@ -163,9 +163,11 @@ def _fma(g, ins):
         a, b, c = _sources(g, ins, t)
         return _float(g, ins, f"fma{8 * int(t[1])}({a}, {b}, {c})", t)
     if "ftz" in ins.parts:
-        a, b, c = (f"{v}.astype(f8)" for v in _sources(g, ins, t))
+        a, b, c = _sources(g, ins, t)
+        a, b = f"{a}.astype(f8)", f"{b}.astype(f8)"
     else:
-        a, b, c = (g.widened(v, "f4", "f8") for v in ins.args[1:])
+        a, b = (g.widened(v, "f4", "f8") for v in ins.args[1:3])
+        c = g.use(ins.args[3], "f4")
     _float(g, ins, f"fma32({a}, {b}, {c})", t)
 
 

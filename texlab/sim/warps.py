@@ -90,9 +90,15 @@ class Batch:
         self._packed.pop(name, None)
 
     def gather(self, registers: list[Any], which: tuple[int, ...], L: np.ndarray) -> list[Any]:
-        return [v.take(L) if v.ndim else v for v in (registers[i] for i in which)]
+        """The registers ``which`` of the active lanes, and one value more, which is not looked at."""
+        return [*[v.take(L) if v.ndim else v for v in (registers[i] for i in which)], None]
 
-    def scatter(self, registers: list[Any], L: np.ndarray, which: tuple[int, ...], values: tuple[Any, ...]) -> None:
+    def scatter(self, registers: list[Any], L: Any, which: tuple[int, ...], values: tuple[Any, ...]) -> None:
+        """Put values of the active lanes into the registers ``which``; others' arrays are never written in place."""
+        if L is None:
+            for i, v in zip(which, values, strict=True):
+                registers[i] = v
+            return
         for i, v in zip(which, values, strict=True):
             old = registers[i]
             new = old.copy() if old.ndim else np.full(self.n, old)
@@ -381,7 +387,7 @@ class Scheduler:
                 return
             forced = False
             condition = block.run(s, registers, L)
-            self._count(block.size, L)
+            self._count(block.start, block.size, L)
             kind = block.kind
             if kind == "fall":
                 key += 1
@@ -422,7 +428,7 @@ class Scheduler:
                 key = min(groups)
                 L = groups.pop(key)
 
-    def _count(self, size: int, L: Any) -> None:
+    def _count(self, start: int, size: int, L: Any) -> None:
         self.steps += size
         self.visits += 1
         s = self.s
@@ -431,9 +437,8 @@ class Scheduler:
         s.thread_instructions += size * s.active(L)
         s.warp_instructions += size * self._counted[1]
         if self.steps > STEP_LIMIT:
-            block = next(b for b in s.kernel.blocks if b.run)
             s.fault(
-                block.start,
+                start,
                 "endless",
                 f"still running after {STEP_LIMIT} instructions of one warp, the simulator's step limit "
                 "(texlab.sim.warps.STEP_LIMIT): an endless loop?",
