@@ -15,10 +15,10 @@ CONNECTED = """() => {
   return Boolean(session && session.kernel && session.kernel.connectionStatus === 'connected');
 }"""
 ERRORS = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr']"
+# Asked of the notebook's model: a cell with hidden input shows no number.
 ALL_RAN_OR_ONE_FAILED = """(errors) => {
-  const prompts = document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .jp-InputPrompt');
-  const ran = prompts.length > 0 && [...prompts].every(e => /^\\[\\d+\\]:$/.test(e.textContent.trim()));
-  return ran || document.querySelector(errors) !== null;
+  const cells = jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === 'code');
+  return cells.every(cell => cell.model.executionCount) || document.querySelector(errors) !== null;
 }"""
 
 
