@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, collectives, memory
+from texlab.sim import arith, collectives, copies, memory, tensorcores
 from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
 from texlab.sim.ops import EMITTERS, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
@@ -63,6 +63,9 @@ _NAMES = {
     "is_space": memory.is_space,
     "bool_": np.bool_,
 }
+
+
+_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS}
 
 
 class Generator:
@@ -324,8 +327,8 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
 
     def emit(i: int, ins: Instruction) -> None:
         try:
-            if ins.parts[0] in memory.EMITTERS:
-                memory.EMITTERS[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain)
+            if ins.parts[0] in _MEMORY:
+                _MEMORY[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain)
             elif ins.parts[0] in collectives.EMITTERS:
                 collectives.EMITTERS[ins.parts[0]](g, i, ins)
             elif ins.parts[0] in EMITTERS:

@@ -22,7 +22,7 @@ WINDOWS = {"shared": 1 << 56, "local": 1 << 57}  # where generic addresses of th
 _MODULE, _PARAM = 0x50000, 0x70000
 PARAM_BASE = (_PARAM << REGION) + _HALF
 WRITTEN_NEVER, IN_FLIGHT = 0, 1  # codes below 32; a written word holds barrier interval * 32 + warp
-_CARRIER = {1: U1, 2: np.dtype("u2"), 4: U4, 8: U8, 16: np.dtype("c16")}
+CARRIER = {1: U1, 2: np.dtype("u2"), 4: U4, 8: U8, 16: np.dtype("c16")}
 
 
 # layout -------------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Access:
         idx = p.index(plus, width.bit_length() - 1)
         if p.space == "shared":
             s.shared.reading(s, self, L, p, idx)
-        carrier = self.t if self.count == 1 else _CARRIER[width]
+        carrier = self.t if self.count == 1 else CARRIER[width]
         array = s.array(p, carrier)
         v = array[idx] if isinstance(idx, int) else array.take(idx, mode="wrap")
         return v if self.count == 1 else unpack(v, self.t, self.count)
@@ -231,7 +231,7 @@ class Access:
         if s.record is not None:
             s.record(self, L, p)
         idx = p.index(plus, width.bit_length() - 1)
-        carrier = self.t if self.count == 1 else _CARRIER[width]
+        carrier = self.t if self.count == 1 else CARRIER[width]
         v = pack(values, self.t, carrier)
         array = s.array(p, carrier)
         if p.space == "shared":

@@ -14,6 +14,7 @@ import numpy as np
 
 from texlab.program import Launch
 from texlab.sim.arith import I8, U4
+from texlab.sim.copies import Copies
 from texlab.sim.hazards import SharedState, fault
 from texlab.sim.memory import NOWHERE, REGION, WINDOWS, Memory, Pointer, mixed
 
@@ -57,6 +58,7 @@ class Batch:
         if blocks == 1:
             self.arrays["shared"] = np.int64(0)
         self.local = np.full(max(kernel.local_bytes, 1) * self.n, 255, "u1") if kernel.local_bytes else None
+        self.copies = Copies(self.n)
         self.record: Any = None
         self.registers = list(kernel.initial)
         self._for: Any = None
