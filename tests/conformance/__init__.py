@@ -6,9 +6,9 @@ that recording anew.
 
 from __future__ import annotations
 
-from . import cases_integer
+from . import cases_convert, cases_float, cases_half, cases_integer
 from .case import BITS, Case, Within, cases, difference
 
-CASES = cases(cases_integer.family)
+CASES = cases(cases_integer.family, cases_float.family, cases_convert.family, cases_half.family)
 
 __all__ = ["BITS", "CASES", "Case", "Within", "difference"]
