@@ -138,7 +138,7 @@ def compile_source(request: Request, machine: bool) -> tuple[str, bytes, str]:
     target = request.arch if machine else request.arch.replace("sm_", "compute_")
     options = [f"--gpu-architecture={target}", *request.options]
     if machine:
-        options.append("--ptxas-options=-v")
+        options += ["--ptxas-options=-v", "--no-cache"]  # from its own cache NVRTC gives code but no report
     if include_dir() and "#include" in request.source:
         options.append(f"-I{include_dir()}")
     (handle,) = _check(nvrtc.nvrtcCreateProgram(request.source.encode(), request.filename.encode(), 0, [], []))
