@@ -15,6 +15,7 @@ pytest.importorskip("anywidget", reason="needs Jupyter's widgets")
 
 from texlab.explore import bank_scenarios as scenarios
 from texlab.explore.bank_frames import bank_frames, shared_rows
+from texlab.results import Result
 
 ALL = 0xFFFFFFFF
 
@@ -159,6 +160,18 @@ def test_compare_is_a_table_of_all_scenarios():
     assert set(table["result"]) == {"right"}
 
 
+def test_time_stands_beside_what_shared_memory_does():
+    rows = [
+        {"layer": "cv9", "kernel": k, "tunables": t, "ms": 2.0, "kernel_ms": 1.0, "verified": True}
+        for k, t in scenarios.contestants()
+    ]
+    table = scenarios.timed(Result(rows, {"gpu": "NVIDIA H200"}, "2026-11-30"))
+    # 4 warps x (20 or 12 or 8 load wavefronts + 12 stores of 8 or 1 wavefronts in 8 k-steps)
+    assert table["shared memory (cycles)"].tolist() == [128, 86, 54, 38]
+    assert table["longer"].tolist() == ["shared memory"] * 2 + ["multiply-adds"] * 2
+    assert scenarios.timed("nothing recorded") == "nothing recorded"
+
+
 # bits of the lane number that make its row; the column takes the others
 @pytest.mark.parametrize(("bits", "cost"), [((0, 3), 8), ((1, 3), 8), ((0, 2), 8), ((0, 1), 12), ((3, 4), 12)])
 def test_every_bijection_is_right_and_pairs_make_it_cheap(bits, cost):
@@ -224,6 +237,8 @@ def test_explorer_shows_mistakes_and_recovers(explorer):
     assert "lnae % 8" in explorer.error.value
     assert "LANE_Q" in explorer.error.value
     assert explorer.player.stale
+    assert "Right" not in explorer.verdict.value
+    assert "does not run" in explorer.side.value
     controls["LANE_Q"].value = "lane % 4"
     assert not explorer.player.stale
     assert "Wrong result" in explorer.verdict.value

@@ -172,7 +172,7 @@ def _panels(
         "tips": [f"bank {b} in wavefront {i + 1}" for i in range(deep) for b in range(BANKS)] + words,
         "tag_name": "lane",
         "notes": when,
-        "cell": 20,
+        "cell": 20 if deep + len(memory_rows) <= 30 else 13,
     }
     return [access, lanes, memory]
 

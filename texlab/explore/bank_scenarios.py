@@ -22,6 +22,8 @@ from texlab.shapes import ConvShape
 #: one not full.
 SHAPE = ConvShape(n=1, c=3, h=10, w=18, k=64, r=3, s=3)
 OWN = "your own"
+WARPS = 4  # that a multiprocessor with 128 FP32 lanes works on at once, all served by one shared memory
+MULTIPLY_ADDS = 64  # instructions of a warp in a k-step: the 8 x 8 outputs of each thread
 LOADS_PER_STEP = 4  # a thread reads 8 filter values and 8 pixels in a k-step: four float4
 
 
@@ -89,6 +91,13 @@ class Study:
         requests = int(rows["requests"].sum())
         each = float(rows["wavefronts"].sum()) / requests if requests else 0.0
         return each * LOADS_PER_STEP if kind == "load" else each
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that one k-step of four warps keeps the shared memory of a multiprocessor busy: a wavefront each, the
+        stores of the tile spread over its k-steps."""
+        loads = int(self.lines.loc[self.lines["kind"] == "load", "requests"].sum())
+        return WARPS * LOADS_PER_STEP * float(self.lines["wavefronts"].sum()) / loads
 
     @property
     def conflicts(self) -> int:
@@ -224,6 +233,35 @@ def hardware(shape: ConvShape = SHAPE) -> Any:
 def contestants() -> list[tuple[str, dict[str, Any]]]:
     """The scenarios as ``texlab.bench`` takes them: (kernel, tunables)."""
     return [(s.kernel, dict(s.tunables)) for label, s in SCENARIOS.items() if label != OWN]
+
+
+def timed(result: Any) -> Any:
+    """What the shared memory has to do in each scenario beside the time it took, as a pandas DataFrame.
+
+    ``result``: a Result with times of the scenarios (:func:`contestants`); anything else, as a note that there are none,
+    comes back as it is.
+    """
+    if not isinstance(result, Result):
+        return result
+    import pandas as pd
+
+    rows = []
+    for label, s in SCENARIOS.items():
+        found = [r for r in result if (r["kernel"], r.get("tunables") or {}) == (s.kernel, s.tunables) and r.get("ms")]
+        if label == OWN or not found:
+            continue
+        cycles = study(s.kernel, **s.tunables).cycles
+        rows.append(
+            {
+                "scenario": label,
+                "shared memory (cycles)": cycles,
+                "multiply-adds (cycles)": MULTIPLY_ADDS,
+                "longer": "shared memory" if cycles > MULTIPLY_ADDS else "multiply-adds",
+                "whole convolution (ms)": found[0]["ms"],
+                "convolution kernel alone (ms)": found[0]["kernel_ms"],
+            }
+        )
+    return pd.DataFrame(rows).set_index("scenario")
 
 
 @lru_cache(maxsize=1)

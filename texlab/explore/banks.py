@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -15,6 +16,7 @@ from texlab.explore.bank_frames import bank_frames, shared_rows
 from texlab.explore.bank_scenarios import OWN, SCENARIOS, SHAPE, Study, check_expression, clash, lane_places, study
 from texlab.player import Player
 from texlab.program import Program
+from texlab.reference import assert_matches
 from texlab.shapes import ConvShape
 
 TILES = {"BLOCK_K": (32, 64, 128), "BLOCK_Q": (64, 128), "BLOCK_C": (4, 8, 16), "PAD": (0, 4, 8)}
@@ -28,6 +30,7 @@ def banks(
     shape: ConvShape | None = None,
     program: Program | None = None,
     accesses: int = 12,
+    want: Mapping[str, np.ndarray] | None = None,
     **arrays: np.ndarray,
 ) -> BankExplorer:
     """Look at one warp's shared-memory accesses bank by bank, and change the kernel while looking.
@@ -35,6 +38,7 @@ def banks(
     ``kernel``: "im2win_zigzag" or "im2win_tile" open with the scenarios naive, padded, split, zig-zag and your own
     mapping; another convolution of the catalog is shown by itself. ``shape``: the convolution (default: one block's
     tile). ``program``: your own Program instead, its inputs in ``arrays`` (default: random numbers).
+    ``want``: the outputs that your Program must give, by name; without it the result cannot be judged.
     ``accesses``: how many the picture holds (12: three k-steps of the tiled kernels).
 
     Raises ValueError for an unknown kernel; whatever goes wrong later is shown in the explorer.
@@ -45,16 +49,23 @@ def banks(
     if program is None and (kernel not in kernels or kernels[kernel].kind != "conv"):
         names = [name for name, k in kernels.items() if k.kind == "conv"]
         raise ValueError(f"banks: kernel={kernel!r} is no convolution of the catalog; choose one of {names}")
-    return BankExplorer(kernel, shape or SHAPE, program, arrays, accesses)
+    return BankExplorer(kernel, shape or SHAPE, program, arrays, accesses, want)
 
 
 class BankExplorer(Explorer):
     """What :func:`banks` returns: controls, the player and the tables. ``result`` is the Study that is shown."""
 
     def __init__(
-        self, kernel: str, shape: ConvShape, program: Program | None, arrays: dict[str, np.ndarray], accesses: int
+        self,
+        kernel: str,
+        shape: ConvShape,
+        program: Program | None,
+        arrays: dict[str, np.ndarray],
+        accesses: int,
+        want: Mapping[str, np.ndarray] | None,
     ) -> None:
-        self.kernel, self.shape, self.program, self.arrays, self.accesses = kernel, shape, program, arrays, accesses
+        self.kernel, self.shape, self.accesses = kernel, shape, accesses
+        self.program, self.arrays, self.want = program, arrays, want
         self.guided = program is None and kernel in {s.kernel for s in SCENARIOS.values()}
         controls: dict[str, Any] = {}
         if self.guided:
@@ -81,7 +92,7 @@ class BankExplorer(Explorer):
         self._redraw = True
         self._others: dict[str, Study | str | None] = {}
         self._compared: dict[str, int] = {}
-        self._label = ""
+        self._label = self._lines_html = ""
         self._rest = Later(self._fill)
         for control in (self.lines, self.warp):
             control.observe(self._chosen, "value")
@@ -113,7 +124,8 @@ class BankExplorer(Explorer):
         if self.program is not None:
             rng = np.random.default_rng(0)
             inputs = {b.name: rng.standard_normal(b.shape).astype(b.dtype) for b in self.program.inputs} | self.arrays
-            return Study(self.program.run(device="sim", trace=[0], **inputs), None)
+            run = self.program.run(device="sim", trace=[0], **inputs)
+            return Study(run, None if self.want is None else _differences(run.outputs, self.want))
         if scenario is None:
             return study(self.kernel, self.shape, **tiles)
         tunables = {**tiles, **SCENARIOS[scenario].tunables}
@@ -168,6 +180,15 @@ class BankExplorer(Explorer):
         self._table()
         self._rest()
 
+    def _failed(self, error: Exception) -> None:
+        """Nothing that an earlier run earned may stand beside settings that do not run."""
+        super()._failed(error)
+        self.verdict.value = self._lines_html = self.side.value = ""
+        if self.guided and self._compared:
+            self._label = self.controls["scenario"].value
+            self._others[self._label] = str(error)
+            self._table()
+
     def close(self) -> None:
         """Close every widget; nothing runs on in the background."""
         self._rest.cancel()
@@ -178,7 +199,7 @@ class BankExplorer(Explorer):
             try:
                 left_out = self._draw(self.result)
             except ValueError as error:
-                self._failed(error)
+                super()._failed(error)
                 return
             self.player.stale, self.error.value = False, ""
             self.verdict.value = self._judge(self.result, left_out)
@@ -204,11 +225,22 @@ class BankExplorer(Explorer):
         if result.wrong is None:
             return tables.note(f"{ran} Its result was not compared with anything.{more}", tables.NEUTRAL)
         if not result.wrong:
-            return tables.note(f"<b>Right:</b> y equals the float64 oracle. {ran}{more}", tables.GOOD)
+            with_what = "the float64 oracle" if self.program is None else "what was wanted"
+            return tables.note(f"<b>Right:</b> the output equals {with_what}. {ran}{more}", tables.GOOD)
         own = self._label == OWN
         why = clash(self.controls["LANE_K"].value, self.controls["LANE_Q"].value) if own else ""
         text = f"<b>Wrong result,</b> so its wavefronts count for nothing. {escape(why)}{escape(result.wrong)}"
         return tables.note(text, tables.BAD)
+
+
+def _differences(outputs: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> str:
+    """What the referee says of outputs, "" if they are right."""
+    try:
+        for name, expected in want.items():
+            assert_matches(outputs[name], expected, name=name)
+    except AssertionError as error:
+        return str(error)
+    return ""
 
 
 def _offer(dropdown: widgets.Dropdown, options: list[tuple[str, Any]], default: Any) -> None:

@@ -44,7 +44,7 @@ def predict(
 
     >>> box = predict("How many banks?", 32, hint="Count the columns.", why="One per lane.")
     """
-    text = widgets.HTML(f"<div style='max-width:60em'><b>Predict first.</b> {question}</div>")
+    text = widgets.HTML(f"<div style='max-width:70em;line-height:1.5'><b>Predict first.</b> {question}</div>")
     if choices is None:
         entry = widgets.Text(placeholder="your answer", layout=widgets.Layout(width="12em"))
     else:
@@ -54,7 +54,7 @@ def predict(
     reply = widgets.HTML()
 
     def say(colour: str, head: str, body: str) -> None:
-        style = f"border-left:4px solid {colour};padding:2px 10px;margin:4px 0;max-width:60em"
+        style = f"border-left:4px solid {colour};padding:2px 10px;margin:4px 0;max-width:70em;line-height:1.5"
         reply.value = f"<div role='status' style='{style}'><b>{head}</b> {body}</div>"
 
     def respond(giving_up: bool) -> None:
