@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import time
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from texlab.explore.layout import SHOWN, check_layout, layout, table
 from texlab.explore.layout_frames import UNWRITTEN, ZERO, Packed, drawn, pack, pictures, windows
 from texlab.layouts import LAYOUTS, NCHW, runs
 from texlab.player import EMPTY, ORANGE, OUTSIDE, PURPLE, SKY, VERMILLION, YELLOW, Player
-from texlab.program import Buffer, Launch, Program
+from texlab.program import Buffer, DeviceError, Launch, Program, device_function
 from texlab.shapes import ConvShape
 
 SMALL = ConvShape(n=1, c=1, h=5, w=6, k=1, r=3, s=2)
@@ -195,6 +196,14 @@ def test_a_large_shape_is_drawn_in_part_and_costed_in_full() -> None:
     explorer.close()
 
 
+def test_a_program_too_large_to_draw_says_what_would_do() -> None:
+    shape = ConvShape(n=1, c=8, h=30, w=30, k=1, r=3, s=3)
+    explorer = layout(shape, kernel=nhwc_windows(shape))
+    assert "a picture of every step would have" in explorer.error.value
+    assert "such as 1x4x8x8" in explorer.error.value
+    explorer.close()
+
+
 def test_grouped_and_uneven_shapes_keep_what_sliders_cannot_say() -> None:
     shape = ConvShape(n=1, c=4, h=7, w=7, k=4, r=3, s=3, stride=(2, 1), padding=(0, 1, 2, 0), groups=2)
     explorer = layout(shape)
@@ -267,6 +276,22 @@ def test_window_says_what_the_picture_shows() -> None:
     assert len(runs(explorer.window("im2col", 1))) == 9
     with pytest.raises(ValueError, match="the picture shows"):
         explorer.window("im2row", 1)
+    explorer.close()
+
+
+def test_a_gpu_that_fails_does_not_take_the_picture_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("texlab.gpu.available", lambda: True)
+
+    def refuse(name: str) -> Callable:
+        if name == "gpu":
+            raise DeviceError("the card fell off the bus")
+        return device_function(name)
+
+    monkeypatch.setattr("texlab.program.device_function", refuse)
+    explorer = layout(SMALL, kernel=nhwc_windows)
+    assert explorer.error.value == ""
+    assert explorer.table.value.count("the card fell off the bus") == 3
+    assert explorer.table.value.count("not timed") == 1
     explorer.close()
 
 

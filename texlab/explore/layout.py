@@ -15,7 +15,7 @@ from texlab.explore._base import Explorer
 from texlab.explore.layout_frames import UNWRITTEN, Packed, compare, drawn, pack, pictures, windows
 from texlab.layouts import LAYOUTS
 from texlab.player import ORANGE, SKY, YELLOW, Player
-from texlab.program import Program
+from texlab.program import DeviceError, Program
 from texlab.shapes import ConvShape
 
 SHOWN = ("im2win", "im2col", "nchw4c")
@@ -70,12 +70,13 @@ def check_layout(kernel: Program | Callable[[ConvShape], Program], shape: ConvSh
 
 @dataclass(frozen=True)
 class Study:
-    """What the explorer shows: the ``shape`` asked for, the part ``drawn``, and what each kernel did there."""
+    """What the explorer shows: the ``shape`` asked for, the part ``drawn``, what each kernel did there,
+    and what is known of its time ``on_gpu``."""
 
     shape: ConvShape
     drawn: ConvShape
     packed: list[Packed]
-    gpu_ms: dict[str, float]
+    on_gpu: list[str]
 
 
 class LayoutExplorer(Explorer):
@@ -117,7 +118,9 @@ class LayoutExplorer(Explorer):
             name = own.layout or "yours"
             packed.pop(name, None)
             packed = {name: own, **packed}
-        return Study(shape, part, list(packed.values()), _gpu_times(shape))
+        times = _gpu_times(shape)
+        on_gpu = [times[name] if p.program is programs.get(name) else "not timed" for name, p in packed.items()]
+        return Study(shape, part, list(packed.values()), on_gpu)
 
     def show(self, result: Study) -> None:
         self.player.load(**pictures(result.drawn, result.packed))
@@ -153,15 +156,21 @@ def _program(kernel: Source, shape: ConvShape) -> Program:
     return kernels[kernel].program(shape) if isinstance(kernel, str) else kernel(shape)
 
 
-def _gpu_times(shape: ConvShape) -> dict[str, float]:
-    """Milliseconds of the catalog's pack kernels on this machine's GPU for the whole ``shape``; empty without one."""
+def _gpu_times(shape: ConvShape) -> dict[str, str]:
+    """What this machine's GPU needs for the catalog's pack kernels on the whole ``shape``, or why that is not known."""
     from texlab import gpu
 
+    if not gpu.available():
+        return dict.fromkeys(SHOWN, "no GPU here")
     largest = max(LAYOUTS[name].bytes(shape) for name in SHOWN)
-    if not gpu.available() or largest > GPU_BYTES:
-        return {}
+    if largest > GPU_BYTES:
+        return dict.fromkeys(SHOWN, f"not run: {largest / 2**30:.1f} GiB")
     x = np.random.default_rng(0).standard_normal(shape.x_shape, dtype=np.float32)
-    return {name: kernels[name].program(shape).run(device="gpu", x=x, repeat=11).ms for name in SHOWN}
+    try:
+        runs = {name: kernels[name].program(shape).run(device="gpu", x=x, repeat=11) for name in SHOWN}
+    except DeviceError as error:  # a GPU that fails must not take the picture away
+        return dict.fromkeys(SHOWN, escape(str(error)))
+    return {name: f"{run.ms:.3f} ms" for name, run in runs.items()}
 
 
 # the table ---------------------------------------------------------------------------------------------------------
@@ -171,11 +180,10 @@ def table(study: Study) -> str:
     input_bytes = 4 * prod(shape.x_shape)
     largest = max(LAYOUTS[name].expansion(shape) for name in SHOWN)
     rows.append(["image (NCHW)", f"{prod(shape.x_shape):,}", f"{input_bytes:,}", _bar(1.0, largest), "", "", "", ""])
-    for packed in study.packed:
+    for packed, on_gpu in zip(study.packed, study.on_gpu, strict=True):
         known = packed.layout and study.shape != study.drawn
         elements = LAYOUTS[packed.layout].elements(shape) if known else len(packed.source)
         times = f"{packed.run.ms:.1f} ms"
-        on_gpu = study.gpu_ms.get(packed.program.name)
         rows.append(
             [
                 escape(packed.program.name),
@@ -184,7 +192,7 @@ def table(study: Study) -> str:
                 _bar(elements / prod(shape.x_shape), largest),
                 *(_sectors(packed, kind) for kind in ("load", "store")),
                 times,
-                "no GPU here" if on_gpu is None else f"{on_gpu:.3f} ms",
+                on_gpu,
             ]
         )
     heads = ["layout", "elements", "bytes", "× the input", "pack kernel's loads", "its stores"]

@@ -118,7 +118,7 @@ def drawn(shape: ConvShape) -> ConvShape:
     """The part of ``shape`` that a picture can show: one image, one group's channels (at most a few), a corner of it.
 
     >>> str(drawn(ConvShape(n=8, c=64, h=56, w=56, k=64, r=3, s=3)))
-    '1x4x16x16 -> 1, 3x3'
+    '1x4x8x8 -> 1, 3x3'
     """
     whole = shape.with_(n=1, k=1, c=shape.c // shape.groups, groups=1)
     for channels, size in ((whole.c, max(whole.h, whole.w)), (min(whole.c, 4), 8), (1, 8), (1, 1)):
@@ -167,7 +167,15 @@ def windows(shape: ConvShape) -> Windows:
 
 
 def pictures(shape: ConvShape, packed: list[Packed]) -> dict[str, Any]:
-    """Arguments of ``Player.load``: the output, the padded image, and a panel for each packed layout."""
+    """Arguments of ``Player.load``: the output, the padded image, and a panel for each packed layout.
+
+    Raises ValueError for a shape too large to draw (``drawn`` gives a part that is not)."""
+    cells = sum(len(p.source) for p in packed) * shape.p * shape.q
+    if cells > 2 * BUDGET:
+        raise ValueError(
+            f"{shape}: a picture of every step would have {cells:,} cells, more than {2 * BUDGET:,}. Take a smaller image, "
+            f"such as {drawn(shape)}; or give kernel= a function from shape to Program, and a corner is drawn"
+        )
     win = windows(shape)
     parts = [_output(win), _image(win), *(_layout(win, p) if p.layout else _unknown(win, p) for p in packed)]
     seen = set(np.unique(np.concatenate([part.colours for part in parts], axis=1)))
