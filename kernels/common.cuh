@@ -32,6 +32,10 @@ __device__ inline void multiply_accumulate(float acc[8][8], const float4 (&a)[2]
     for (int j = 0; j < 8; ++j) acc[i][j] += av[i] * bv[j];
 }
 
+// Rung 05's zig-zag: row 0-3 and column 0-7 of a lane in the warp's 4 x 8 grid of thread tiles.
+__device__ inline int zigzag_k(int lane) { return lane >> 1 & 1 | lane >> 2 & 2; }
+__device__ inline int zigzag_q(int lane) { return lane & 1 | lane >> 1 & 2 | lane >> 2 & 4; }
+
 // Write four neighbouring pixels of output channel k; `pixel` counts over (N,P,Q) and is a multiple of 4.
 __device__ inline void store_pixels(float* y, const float* v, float bias, int k, int pixel, const Conv& c) {
   const int image = c.P * c.Q;
