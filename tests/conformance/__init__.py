@@ -6,9 +6,11 @@ that recording anew.
 
 from __future__ import annotations
 
-from . import cases_convert, cases_float, cases_half, cases_integer
+from . import cases_atomic, cases_control, cases_convert, cases_float, cases_half, cases_integer, cases_memory, cases_warp
 from .case import BITS, Case, Within, cases, difference
 
-CASES = cases(cases_integer.family, cases_float.family, cases_convert.family, cases_half.family)
+CASES = cases(
+    *(m.family for m in (cases_integer, cases_float, cases_convert, cases_half, cases_memory, cases_control, cases_warp, cases_atomic))
+)
 
 __all__ = ["BITS", "CASES", "Case", "Within", "difference"]
