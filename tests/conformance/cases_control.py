@@ -72,7 +72,12 @@ def triangle(v, t):
     return s
 
 
-scalar("control.if_else", FLOW, "  if (v > t) r = v - t; else if (v == 0) r = -1; else r = t;", lambda v, t: v - t if v > t else (-1 if v == 0 else t))
+scalar(
+    "control.if_else",
+    FLOW,
+    "  if (v > t) r = v - t; else if (v == 0) r = -1; else r = t;",
+    lambda v, t: v - t if v > t else (-1 if v == 0 else t),
+)
 scalar(
     "control.nested",
     FLOW,
@@ -82,7 +87,12 @@ scalar(
   } else if (v > 100) r = 2 * v; else r = v * v;""",
     nested,
 )
-scalar("control.while", FLOW, "  int n = abs(v) + 1;\n  while (n != 1 && r < 50) { n = n % 2 ? 3 * n + 1 : n / 2; ++r; }", collatz)
+scalar(
+    "control.while",
+    FLOW,
+    "  int n = abs(v) + 1;\n  while (n != 1 && r < 50) { n = n % 2 ? 3 * n + 1 : n / 2; ++r; }",
+    collatz,
+)
 scalar(
     "control.break_continue",
     FLOW,
@@ -93,7 +103,12 @@ scalar(
   }""",
     breaks,
 )
-scalar("control.do_while", FLOW, "  int n = t; do { r += n & 3; n >>= 1; } while (n);", lambda v, t: sum(t >> i & 3 for i in range(max(1, t.bit_length()))))
+scalar(
+    "control.do_while",
+    FLOW,
+    "  int n = t; do { r += n & 3; n >>= 1; } while (n);",
+    lambda v, t: sum(t >> i & 3 for i in range(max(1, t.bit_length()))),
+)
 scalar(
     "control.switch",
     FLOW,
@@ -114,13 +129,44 @@ scalar(
     }""",
     triangle,
 )
-scalar("control.early_return", "Control Flow: ret", "  if (v < 0) { r_[t] = -7; return; }\n  r = v + 1;", lambda v, t: -7 if v < 0 else v + 1)
-scalar("control.exit", "Control Flow: exit", '  r_[t] = v;\n  if (t & 1) asm volatile("exit;");\n  r = v * 2;', lambda v, t: v if t & 1 else v * 2)
-scalar("control.short_circuit", FLOW, "  r = (t && v / t > 2) || (v != 0 && 100 / v == 1);", lambda v, t: (t and int(v / t) > 2) or (v != 0 and int(100 / v) == 1))
-scalar("control.goto", FLOW, "  int i = 0;\nagain:\n  r += i * v; if (++i < t % 6) goto again;", lambda v, t: v * sum(range(max(1, t % 6))))
-scalar("control.unrolled", FLOW, "#pragma unroll\n  for (int i = 0; i < 8; ++i) if (t >> i & 1) r += v * i;", lambda v, t: sum(v * i for i in range(8) if t >> i & 1))
+scalar(
+    "control.early_return",
+    "Control Flow: ret",
+    "  if (v < 0) { r_[t] = -7; return; }\n  r = v + 1;",
+    lambda v, t: -7 if v < 0 else v + 1,
+)
+scalar(
+    "control.exit",
+    "Control Flow: exit",
+    '  r_[t] = v;\n  if (t & 1) asm volatile("exit;");\n  r = v * 2;',
+    lambda v, t: v if t & 1 else v * 2,
+)
+scalar(
+    "control.short_circuit",
+    FLOW,
+    "  r = (t && v / t > 2) || (v != 0 && 100 / v == 1);",
+    lambda v, t: (t and int(v / t) > 2) or (v != 0 and int(100 / v) == 1),
+)
+scalar(
+    "control.goto",
+    FLOW,
+    "  int i = 0;\nagain:\n  r += i * v; if (++i < t % 6) goto again;",
+    lambda v, t: v * sum(range(max(1, t % 6))),
+)
+scalar(
+    "control.unrolled",
+    FLOW,
+    "#pragma unroll\n  for (int i = 0; i < 8; ++i) if (t >> i & 1) r += v * i;",
+    lambda v, t: sum(v * i for i in range(8) if t >> i & 1),
+)
 scalar("control.zero_trips", FLOW, "  for (int i = 5; i < t % 8; ++i) r += v;", lambda v, t: v * max(0, t % 8 - 5))
-scalar("control.call", CALL, "  r = twice(v) + twice(t);", lambda v, t: 2 * v + 2 * t + 2, "__device__ __noinline__ int twice(int a) { return 2 * a + 1; }\n")
+scalar(
+    "control.call",
+    CALL,
+    "  r = twice(v) + twice(t);",
+    lambda v, t: 2 * v + 2 * t + 2,
+    "__device__ __noinline__ int twice(int a) { return 2 * a + 1; }\n",
+)
 scalar(
     "control.call.nested",
     CALL,
@@ -133,7 +179,10 @@ scalar(
     "control.call.divergent",
     CALL,
     "  if (v > 0) r = early(v, t); else r = early(t, v) * 2;",
-    lambda v, t: (lambda a, b: -1 if a % 3 == 0 else a + sum(range(abs(b) % 5)))(*((v, t) if v > 0 else (t, v))) * (1 if v > 0 else 2),
+    lambda v, t: (
+        (lambda a, b: -1 if a % 3 == 0 else a + sum(range(abs(b) % 5)))(*((v, t) if v > 0 else (t, v)))
+        * (1 if v > 0 else 2)
+    ),
     """__device__ __noinline__ int early(int a, int b) {
   if (a % 3 == 0) return -1;
   for (int i = 0; i < abs(b) % 5; ++i) a += i;

@@ -114,7 +114,18 @@ kernel(
 
 # how it is loaded and stored --------------------------------------------------------------------------------------------
 _X = some("uint32", 64)
-for op in ("ld.global.ca", "ld.global.cg", "ld.global.cs", "ld.global.cv", "ld.global.nc", "ld.volatile.global", "ld.relaxed.gpu.global", "ld.acquire.gpu.global", "ld.global.L1::no_allocate", "ldu.global"):
+for op in (
+    "ld.global.ca",
+    "ld.global.cg",
+    "ld.global.cs",
+    "ld.global.cv",
+    "ld.global.nc",
+    "ld.volatile.global",
+    "ld.relaxed.gpu.global",
+    "ld.acquire.gpu.global",
+    "ld.global.L1::no_allocate",
+    "ldu.global",
+):
     kernel(
         f"memory.load.{op}",
         LOAD,
@@ -128,7 +139,15 @@ for op in ("ld.global.ca", "ld.global.cg", "ld.global.cs", "ld.global.cv", "ld.g
         expect=_X[(np.arange(32) ^ 5) + 1],
         x=_X,
     )
-for op in ("st.global.wb", "st.global.cg", "st.global.cs", "st.global.wt", "st.volatile.global", "st.relaxed.gpu.global", "st.release.gpu.global"):
+for op in (
+    "st.global.wb",
+    "st.global.cg",
+    "st.global.cs",
+    "st.global.wt",
+    "st.volatile.global",
+    "st.relaxed.gpu.global",
+    "st.release.gpu.global",
+):
     kernel(
         f"memory.store.{op}",
         LOAD,
@@ -146,7 +165,10 @@ kernel(
     LOAD,
     'extern "C" __global__ void k(const float4* x, float4* r) {\n'
     + "  float4 v = make_float4(0, 0, 0, 0), w;\n"
-    + "".join(f"  w = {f}(x + {i} * 8 + threadIdx.x); v.x += w.x; v.y += w.y; v.z += w.z; v.w += w.w;\n" for i, f in enumerate(_INTRINSICS))
+    + "".join(
+        f"  w = {f}(x + {i} * 8 + threadIdx.x); v.x += w.x; v.y += w.y; v.z += w.z; v.w += w.w;\n"
+        for i, f in enumerate(_INTRINSICS)
+    )
     + "  __stcs(r + threadIdx.x, v);\n}\n",
     block=8,
     outputs={"r": ((8, 4), "float32")},
@@ -247,8 +269,10 @@ extern "C" __global__ void k(const int* at, float* r) {
 }
 """,
     outputs={"r": (32, "float32")},
-    expect=lambda at: np.array([1.5, -2, 0.25, 1e10, -0.0, 3, 1e-40, 7], "f4")[at & 7]
-    * np.array([[1, -2, 3], [-400, 500, 6]], "f4")[at >> 3 & 1, np.arange(32) % 3],
+    expect=lambda at: (
+        np.array([1.5, -2, 0.25, 1e10, -0.0, 3, 1e-40, 7], "f4")[at & 7]
+        * np.array([[1, -2, 3], [-400, 500, 6]], "f4")[at >> 3 & 1, np.arange(32) % 3]
+    ),
     at=some("int32", 32),
 )
 kernel(

@@ -241,7 +241,10 @@ kernel(
     outputs={"r": (45, "uint32")},
     expect=lambda x: np.array(
         [
-            (sum(1 << i for i in range(32 if t < 32 else 13) if x[t // 32 * 32 + i] > 0) ^ ((1 << (32 if t < 32 else 13)) - 1) << 1)
+            (
+                sum(1 << i for i in range(32 if t < 32 else 13) if x[t // 32 * 32 + i] > 0)
+                ^ ((1 << (32 if t < 32 else 13)) - 1) << 1
+            )
             & 0xFFFFFFFF
             for t in range(45)
         ]
@@ -261,7 +264,10 @@ kernel(
 """,
     outputs={"r": (32, "uint32")},
     expect=lambda x: np.full(
-        32, sum(1 << i for i, v in enumerate(x & 7) if (lambda n: n * 3 if n & 1 else n + 1)(int(v) * (int(v) - 1) // 2) > 9)
+        32,
+        sum(
+            1 << i for i, v in enumerate(x & 7) if (lambda n: n * 3 if n & 1 else n + 1)(int(v) * (int(v) - 1) // 2) > 9
+        ),
     ),
     x=some("int32", 32),
 )
