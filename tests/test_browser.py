@@ -93,6 +93,7 @@ def lab(browser, url, request) -> Iterator[Lab]:
 
 def check_player(lab: Lab, player: playwright.Locator, name: str) -> None:
     """Any picture: keys step it, the picture follows, both themes are drawn."""
+    player.scroll_into_view_if_needed()
     player.focus()
     lab.page.keyboard.press("Home")
     playwright.expect(player).to_have_attribute("data-step", "0")
@@ -148,9 +149,11 @@ def layout_story(lab: Lab) -> None:
 
 def bank_story(lab: Lab) -> None:
     """The bank explorer: another scenario redraws the picture; a mapping of one's own is run and judged."""
-    player = lab.player()
+    naive = lab.page.get_by_role("button", name="naive", exact=True)
+    player = lab.page.locator(".jp-OutputArea-output").filter(has=naive).locator(".tlp")
+    check_player(lab, player, "02_zigzag_scenarios")
     zigzag = lab.pixels(player)
-    lab.page.get_by_role("button", name="naive", exact=True).first.click()
+    naive.click()
     playwright.expect(player).to_have_attribute("aria-label", re.compile("naive"))
     assert changed(zigzag, lab.pixels(player)) > 0.01
     lab.page.get_by_role("button", name="your own", exact=True).first.click()

@@ -378,7 +378,7 @@ def test_listing_puts_the_traffic_beside_the_line():
     arrays, _, _ = scenarios.example(shape)
     shown = listing(program.run(device="sim", trace="counts", **arrays), "03_im2win_direct.cu")
     assert "acc += window" in str(shown)
-    assert "__global__" in shown._repr_html_()
+    assert "for (int ch = 0" in shown._repr_html_(), "the lines around it"
     with pytest.raises(ValueError, match="run it with trace"):
         listing(program.run(device="sim", **arrays), "03_im2win_direct.cu")
 

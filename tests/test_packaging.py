@@ -148,7 +148,7 @@ def test_no_unfinished_or_local_words():
 
 
 def test_files_are_small():
-    for path in tracked():
-        if path.suffix in (".py", ".cu", ".cuh", ".js") and path.exists():
+    for path in [*(ROOT / "texlab").rglob("*.*"), *(ROOT / "kernels").iterdir()]:
+        if path.suffix in (".py", ".cu", ".cuh", ".js"):
             lines = len(path.read_text(encoding="utf-8").splitlines())
             assert lines <= 500, f"{path.relative_to(ROOT)} has {lines} lines: split it"

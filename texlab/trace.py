@@ -125,43 +125,63 @@ def active_lanes(mask: np.ndarray) -> np.ndarray:
     return (mask[:, None] >> _LANES & 1).astype(bool)
 
 
-def count(space: str, address: np.ndarray, mask: np.ndarray, width: int) -> dict[str, int]:
-    """Sums over rows of all that is counted for an instruction of ``space`` (``TOTALS``)."""
+def count(
+    space: str, address: np.ndarray, mask: np.ndarray, width: int, known: dict[Any, np.ndarray] | None = None
+) -> dict[str, int]:
+    """Sums over rows of all that is counted for an instruction of ``space`` (``TOTALS``). ``known`` remembers, between
+    calls, what each pattern of addresses costs."""
     out = dict.fromkeys(TOTALS, 0)
-    out["requests"], out["lanes"] = len(mask), int(np.bitwise_count(mask).sum())
-
-    def per_pattern(a: np.ndarray, m: np.ndarray) -> np.ndarray:
+    out["requests"] = len(mask)
+    if not len(mask):
+        return out
+    known = {} if known is None else known
+    pattern, masks, back = _patterns(address, mask)
+    times = np.array([len(mask)]) if len(masks) == 1 else np.bincount(back, minlength=len(masks))
+    keys = [(space, width, m, row.tobytes()) for m, row in zip(masks.tolist(), pattern, strict=True)]
+    new = [i for i, key in enumerate(keys) if key not in known]
+    if new:
+        a, m = pattern[new], masks[new]
+        lanes = np.bitwise_count(m)
         if space == "shared":
-            return np.stack(_bank_passes(a, m, width), axis=1)
-        return np.stack([_distinct(a, m, SECTOR), _distinct(a, m, LINE), _distinct(a, m, width)], axis=1)
-
-    names = ("wavefronts", "ideal_wavefronts") if space == "shared" else ("sectors", "lines", "distinct")
-    if len(mask):
-        sums = _by_pattern(address, mask, per_pattern).sum(axis=0)
-        out.update(zip(names, map(int, sums), strict=True))
+            cost = np.stack([lanes, *_bank_passes(a, m, width)], axis=1)
+        else:
+            cost = np.stack([lanes, *(_distinct(a, m, unit) for unit in (SECTOR, LINE, width))], axis=1)
+        for i, row in zip(new, cost.astype(np.int64), strict=True):
+            known[keys[i]] = row
+    names = (
+        ("lanes", "wavefronts", "ideal_wavefronts") if space == "shared" else ("lanes", "sectors", "lines", "distinct")
+    )
+    out.update(zip(names, (times @ np.stack([known[key] for key in keys])).tolist(), strict=True))
     return out
 
 
-def _by_pattern(address: np.ndarray, mask: np.ndarray, rule: Callable[..., np.ndarray]) -> np.ndarray:
-    """``rule`` for every row, computed once for rows that differ by whole lines only (as most rows of a kernel do)."""
+def _patterns(address: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows that differ by whole lines only cost the same, and most rows of a kernel do: (different rows, their masks,
+    which of them each row is). Inactive lanes stand where the first active one does."""
     address = np.asarray(address, np.uint64)
     mask = np.asarray(mask, np.uint32)
-    if not len(mask):
-        return np.zeros(0, np.int64)
     if (mask == 0xFFFFFFFF).all():
         first = address[:, :1]
-    else:  # inactive lanes stand where the first active one does
+    else:
         on = active_lanes(mask)
         first = np.take_along_axis(address, on.argmax(axis=1)[:, None], axis=1)
         address = np.where(on, address, first)
     pattern = address - (first & np.uint64(2**64 - LINE))
+    if (pattern == pattern[0]).all() and (mask == mask[0]).all():
+        return pattern[:1], mask[:1], np.zeros(len(mask), np.int64)
     key = pattern @ _HASH[:32] + mask * _HASH[32]
     _, index, back = np.unique(key, return_index=True, return_inverse=True)
-    if len(index) < len(key) and not (
-        (pattern[index][back] == pattern).all() and (mask[index][back] == mask).all()
-    ):  # two patterns with one key: do without
-        return rule(pattern, mask)
-    return rule(pattern[index], mask[index])[back]
+    if (pattern[index][back] == pattern).all() and (mask[index][back] == mask).all():
+        return pattern[index], mask[index], back
+    return pattern, mask, np.arange(len(mask))  # two rows with one key: do without
+
+
+def _by_pattern(address: np.ndarray, mask: np.ndarray, rule: Callable[..., np.ndarray]) -> np.ndarray:
+    """``rule`` for every row, computed once for each pattern."""
+    if not len(mask):
+        return np.zeros(0, np.int64)
+    pattern, masks, back = _patterns(address, mask)
+    return rule(pattern, masks)[back]
 
 
 def _bank_passes(address: np.ndarray, mask: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

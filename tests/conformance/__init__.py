@@ -6,9 +6,31 @@ that recording anew.
 
 from __future__ import annotations
 
-from . import cases_convert, cases_float, cases_half, cases_integer
+from . import (
+    cases_async,
+    cases_atomic,
+    cases_control,
+    cases_convert,
+    cases_float,
+    cases_half,
+    cases_integer,
+    cases_matrix,
+    cases_memory,
+    cases_warp,
+)
 from .case import BITS, Case, Within, cases, difference
 
-CASES = cases(cases_integer.family, cases_float.family, cases_convert.family, cases_half.family)
+CASES = cases(
+    cases_integer.family,
+    cases_float.family,
+    cases_half.family,
+    cases_convert.family,
+    cases_memory.family,
+    cases_control.family,
+    cases_warp.family,
+    cases_atomic.family,
+    cases_async.family,
+    cases_matrix.family,
+)
 
 __all__ = ["BITS", "CASES", "Case", "Within", "difference"]

@@ -133,6 +133,7 @@ class Draft:
     expect: Callable[..., dict[str, np.ndarray]] | None = None
     headers: bool = False
     alone: bool = False
+    solo: bool = False
 
 
 @dataclass
@@ -158,10 +159,12 @@ class Collection:
         compare: str | Within = BITS,
         headers: bool = False,
         alone: bool = False,
+        solo: bool = False,
         **inputs: np.ndarray,
     ) -> None:
         """A kernel as it stands. ``args`` defaults to inputs, then outputs; ``expect`` an array (single output), a dict,
-        or a function of the inputs giving either; ``then``: further launches (entry, grid, block, args)."""
+        or a function of the inputs giving either; ``then``: further launches (entry, grid, block, args); ``solo``: compiled
+        by itself."""
         triple = lambda v: (v, 1, 1) if isinstance(v, int) else (*v, 1, 1)[:3]  # noqa: E731
         shape = lambda v: (v,) if isinstance(v, int) else tuple(v)  # noqa: E731
         buffers = [Buffer(n, a.shape, str(a.dtype)) for n, a in inputs.items()]
@@ -187,6 +190,7 @@ class Collection:
                 None if expect is None else expected,
                 headers,
                 alone,
+                solo,
             )
         )
 
@@ -276,9 +280,9 @@ def cases(*collections: Collection) -> list[Case]:
         raise ValueError(f"two cases called {sorted(twice)}")
     out = {}
     for headers in (False, True):
-        mine = [d for d in drafts if d.headers == headers]
-        for start in range(0, len(mine), GROUP):
-            group = mine[start : start + GROUP]
+        mine = [d for d in drafts if d.headers == headers and not d.solo]
+        groups = [mine[start : start + GROUP] for start in range(0, len(mine), GROUP)]
+        for group in groups + [[d] for d in drafts if d.headers == headers and d.solo]:
             source = (HEADERS if headers else "") + "".join(map(_wrapped, group))
             for d in group:
                 out[d.name] = _case(d, source)

@@ -52,9 +52,11 @@ def near_cancelling(t: str):
         with np.errstate(all="ignore"):
             product = -(a * b)
         step = (raw(seed_of("steps", t), len(old)) % np.uint64(3)).astype("i8") - 1
-        return np.where(np.isfinite(product) & (product != 0), product.view(f"i{a.itemsize}") + step, 0).astype(
-            f"i{a.itemsize}"
-        ).view(a.dtype)
+        return (
+            np.where(np.isfinite(product) & (product != 0), product.view(f"i{a.itemsize}") + step, 0)
+            .astype(f"i{a.itemsize}")
+            .view(a.dtype)
+        )
 
     return {"a": lambda old: a, "b": lambda old: b, "c": c}
 
@@ -76,7 +78,9 @@ def tiny_products(t: str):
     r = [(raw(seed_of("tiny", t, k), 512) % np.uint64(1 << 10)).astype("f8") for k in range(3)]
     half = low // 2
     a = np.ldexp(1 + r[0] * 2.0**-p, -half - (np.arange(512) % 8))
-    b = np.ldexp(np.where(np.arange(512) % 2, 2 - r[1] * 2.0**-p, 1 + r[1] * 2.0**-10), -(low - half) - np.arange(512) // 8 % 16)
+    b = np.ldexp(
+        np.where(np.arange(512) % 2, 2 - r[1] * 2.0**-p, 1 + r[1] * 2.0**-10), -(low - half) - np.arange(512) // 8 % 16
+    )
     c = np.ldexp(r[2] - 512, -low - p + (np.arange(512) % 3))
     return {"a": lambda old: a, "b": lambda old: b, "c": lambda old: c}
 
@@ -153,9 +157,30 @@ for t, top in (("f32", 1 << 31), ("f64", 1 << 63)):
     tests = "".join(
         f"testp.{name}.{t} p, $a; selp.u32 x, {1 << i}, 0, p; or.b32 $r, $r, x; " for i, name in enumerate(names)
     )
-    ptx(f"float.testp.{t}", FLOAT.format("testp"), f"{{ .reg .pred p; .reg .u32 x; mov.u32 $r, 0; {tests} }}", "u32", t, classes)
-ptx("float.abs.ftz.f32", FLOAT.format("abs"), "abs.ftz.f32 $r, $a;", "f32", "f32", lambda a: exact.convert(a & 0x7FFFFFFF, "f32", "f32", ftz=True))
-ptx("float.neg.ftz.f32", FLOAT.format("neg"), "neg.ftz.f32 $r, $a;", "f32", "f32", lambda a: exact.convert(a ^ 1 << 31, "f32", "f32", ftz=True))
+    ptx(
+        f"float.testp.{t}",
+        FLOAT.format("testp"),
+        f"{{ .reg .pred p; .reg .u32 x; mov.u32 $r, 0; {tests} }}",
+        "u32",
+        t,
+        classes,
+    )
+ptx(
+    "float.abs.ftz.f32",
+    FLOAT.format("abs"),
+    "abs.ftz.f32 $r, $a;",
+    "f32",
+    "f32",
+    lambda a: exact.convert(a & 0x7FFFFFFF, "f32", "f32", ftz=True),
+)
+ptx(
+    "float.neg.ftz.f32",
+    FLOAT.format("neg"),
+    "neg.ftz.f32 $r, $a;",
+    "f32",
+    "f32",
+    lambda a: exact.convert(a ^ 1 << 31, "f32", "f32", ftz=True),
+)
 
 # CUDA C++ -----------------------------------------------------------------------------------------------------------------
 _CXX = {
@@ -163,7 +188,12 @@ _CXX = {
         "r0 = __fadd_rz(a, b); r1 = __fmul_ru(a, b); r2 = __fsub_rd(a, b); r3 = __fdiv_rz(a, b);",
         "f32 f32 f32 f32",
         "f32 f32",
-        lambda a, b: (exact.add(a, b, "f32", "rz"), exact.mul(a, b, "f32", "rp"), exact.sub(a, b, "f32", "rm"), exact.div(a, b, "f32", "rz")),
+        lambda a, b: (
+            exact.add(a, b, "f32", "rz"),
+            exact.mul(a, b, "f32", "rp"),
+            exact.sub(a, b, "f32", "rm"),
+            exact.div(a, b, "f32", "rz"),
+        ),
     ),
     "intrinsics.saturate": ("r = __saturatef(a);", "f32", "f32", lambda a: exact.convert(a, "f32", "f32", sat=True)),
     "rounding": (
@@ -190,9 +220,19 @@ _CXX = {
         "f32 f32",
         lambda a, b: (exact.least(a, b, "f32"), exact.least(a, b, "f32", greatest=True)),
     ),
-    "reinterpret": ("r0 = __float_as_int(a) ^ 1; r1 = (int)(__float_as_uint(a) >> 23);", "s32 s32", "f32", lambda a: (a ^ 1, a >> 23)),
+    "reinterpret": (
+        "r0 = __float_as_int(a) ^ 1; r1 = (int)(__float_as_uint(a) >> 23);",
+        "s32 s32",
+        "f32",
+        lambda a: (a ^ 1, a >> 23),
+    ),
     "double_halves": ("r0 = __double2hiint(a); r1 = __double2loint(a);", "s32 s32", "f64", lambda a: (a >> 32, a)),
-    "hiloint2double": ("r = __hiloint2double(a, b);", "f64", "s32 s32", lambda a, b: (a & 0xFFFFFFFF) << 32 | b & 0xFFFFFFFF),
+    "hiloint2double": (
+        "r = __hiloint2double(a, b);",
+        "f64",
+        "s32 s32",
+        lambda a, b: (a & 0xFFFFFFFF) << 32 | b & 0xFFFFFFFF,
+    ),
 }
 for key, (body, outs, ins, f) in _CXX.items():
     cxx(f"float.cxx.{key}", "Floating Point, from CUDA C++", body, outs, ins, f)
@@ -230,7 +270,10 @@ def magnitude(low: float, high: float):
     """Likewise for magnitudes; zeros, infinities and NaN stay."""
 
     def f(v):
-        e = np.log2(low) + (np.log2(high) - np.log2(low)) * (raw(seed_of(low, high), len(v)) >> np.uint64(11)) * 2.0**-53
+        e = (
+            np.log2(low)
+            + (np.log2(high) - np.log2(low)) * (raw(seed_of(low, high), len(v)) >> np.uint64(11)) * 2.0**-53
+        )
         size = np.abs(v.astype("f8"))
         keep = (size == 0) | ~np.isfinite(size) | ((size >= low) & (size <= high))
         return np.where(keep, v, np.copysign(2.0**e, v))
@@ -283,8 +326,26 @@ def through_double(function):
     return f
 
 
-ptx("approximate.rcp.approx.ftz.f64", FLOAT.format("rcp.approx.ftz.f64"), "rcp.approx.ftz.f64 $r, $a;", "f64", "f64", through_double(lambda x: 1 / x), compare=Within(relative=2.0**-19), domain={"a": magnitude(2.0**-1000, 2.0**1000)})
-ptx("approximate.rsqrt.approx.f64", FLOAT.format("rsqrt"), "rsqrt.approx.f64 $r, $a;", "f64", "f64", through_double(lambda x: 1 / np.sqrt(x)), compare=Within(relative=2.0**-19), domain={"a": magnitude(2.0**-1000, 2.0**1000)})
+ptx(
+    "approximate.rcp.approx.ftz.f64",
+    FLOAT.format("rcp.approx.ftz.f64"),
+    "rcp.approx.ftz.f64 $r, $a;",
+    "f64",
+    "f64",
+    through_double(lambda x: 1 / x),
+    compare=Within(relative=2.0**-19),
+    domain={"a": magnitude(2.0**-1000, 2.0**1000)},
+)
+ptx(
+    "approximate.rsqrt.approx.f64",
+    FLOAT.format("rsqrt"),
+    "rsqrt.approx.f64 $r, $a;",
+    "f64",
+    "f64",
+    through_double(lambda x: 1 / np.sqrt(x)),
+    compare=Within(relative=2.0**-19),
+    domain={"a": magnitude(2.0**-1000, 2.0**1000)},
+)
 
 # the mathematical library, to the errors in the CUDA C++ Programming Guide ---------------------------------------------------
 _LIBRARY = {
@@ -310,7 +371,11 @@ for key, (call, function, ulp, domain) in _LIBRARY.items():
         compare=Within(ulp=ulp),
         domain={"a": domain} if domain else None,
     )
-for key, function, ulp, domain in (("exp", np.exp, 2, between(-700, 700)), ("log", np.log, 2, None), ("sin", np.sin, 3, between(-1e5, 1e5))):
+for key, function, ulp, domain in (
+    ("exp", np.exp, 2, between(-700, 700)),
+    ("log", np.log, 2, None),
+    ("sin", np.sin, 3, between(-1e5, 1e5)),
+):
     cxx(
         f"library.{key}.double",
         "CUDA C++ Mathematical Functions",

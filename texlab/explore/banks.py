@@ -44,7 +44,7 @@ def banks(
     Raises ValueError for an unknown kernel; whatever goes wrong later is shown in the explorer.
 
     >>> explorer = banks("im2win_zigzag")
-    >>> explorer.scenario.value = "naive"
+    >>> explorer.controls["scenario"].value = "naive"
     """
     if program is None and (kernel not in kernels or kernels[kernel].kind != "conv"):
         names = [name for name, k in kernels.items() if k.kind == "conv"]

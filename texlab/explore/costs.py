@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -12,6 +12,7 @@ from texlab.paths import kernel_dir
 from texlab.program import DeviceError, Run
 
 RULE = "border-bottom:1px solid var(--jp-border-color2,#ddd)"
+AROUND = 6  # lines of source shown before and after one that accesses memory
 BAR = "#56B4E9"  # Okabe-Ito sky blue; the number beside the bar says the same
 
 
@@ -29,11 +30,11 @@ class Html:
         return self.text
 
 
-def measured(topic: str, live: Callable[[], Any], **where: Any) -> Any:
+def measured(topic: str, live: Callable[[], Any], defaults_only: bool = False, **where: Any) -> Any:
     """``live()`` where a GPU is present; else the recorded results of ``topic``, labelled; else a note that says so.
 
-    ``where`` picks recorded rows (``Result.where``). What ``live`` cannot do here (a tool is missing, counters are not
-    permitted) is said above the recorded results.
+    ``where`` picks recorded rows (``Result.where``), ``defaults_only`` those of kernels as they are, without tunables.
+    What ``live`` cannot do here (a tool is missing, counters are not permitted) is said above the recorded results.
     """
     why, refused = gpu.why_no_gpu(), ""
     if why is None:
@@ -44,6 +45,8 @@ def measured(topic: str, live: Callable[[], Any], **where: Any) -> Any:
             refused = f"Not measured on this GPU: {why}"
     try:
         recorded = results.load_results(topic).where(**where)
+        if defaults_only:
+            recorded = replace(recorded, rows=[row for row in recorded if not row.get("tunables")])
     except FileNotFoundError as error:
         return _note(f"Nothing to show yet. Not measured here: {why}. And {error}")
     if not len(recorded):
@@ -59,8 +62,9 @@ def _note(text: str) -> Html:
 
 
 def listing(run: Run, file: str) -> Html:
-    """The source of a kernel with what each line moved: a run traced with ``trace="counts"`` (or ``True``).
+    """The source of a kernel, where it accesses memory, with what each line moved.
 
+    ``run`` was traced with ``trace="counts"`` (or ``True``);
     ``file`` is a file of ``kernels/`` or the program's own ``filename``. Raises ValueError if the run has no trace or
     made no access in that file.
     """
@@ -74,9 +78,14 @@ def listing(run: Run, file: str) -> Html:
     source = path.read_text(encoding="utf-8") if path.is_file() else run.program.source
     heads = ("line", "global<br>requests", "sectors per<br>request", "shared<br>accesses", "wavefronts<br>per access")
     most = max(t["sectors"] + t["wavefronts"] for t in lines.values())
-    body, plain = "", []
+    body, plain, quiet = "", [], False
     for number, text in enumerate(source.splitlines(), 1):
-        t = lines.get(number)
+        if min(abs(number - line) for line in lines) > AROUND:
+            if not quiet:
+                body += "<tr><td colspan='7' style='text-align:left;padding:0 8px'>⋮</td></tr>"
+            quiet = True
+            continue
+        quiet, t = False, lines.get(number)
         cells = ["", "", "", ""]
         width = 0.0
         if t:
@@ -101,7 +110,7 @@ def listing(run: Run, file: str) -> Html:
     head += f"<th style='{top}'></th><th style='text-align:left;padding:0 8px;{top}'>{escape(file)}</th>"
     face = "font-family:var(--jp-code-font-family,monospace);font-size:12px;line-height:1.35;border-collapse:collapse"
     html = (
-        "<div style='max-height:440px;overflow:auto;border:1px solid var(--jp-border-color2,#ddd)'>"
+        "<div style='max-height:560px;overflow:auto;border:1px solid var(--jp-border-color2,#ddd)'>"
         f"<table style='{face}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         "<div style='color:var(--jp-ui-font-color2)'>Accesses of whole warps, all launches, as the compiler's PTX has "
         "them; the bar is sectors plus wavefronts.</div>"

@@ -318,12 +318,15 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
         if ins.parts[-1] in ("f32", "f64", "f16") and ins.parts[0] in _FLOATING:
             kind = TYPES[ins.parts[-1]]
             for operand in ins.args:
-                for r in tokens(operand):
-                    if g.registers.get(r, "?")[1:] == kind[1:] and operand[0] != "[":
+                if operand[0] == "[":
+                    continue
+                for r in (operand,) if operand in g.registers else tokens(operand):
+                    if g.registers.get(r, "?")[1:] == kind[1:]:
                         g.preferred[r] = kind
     dies = liveness(blocks, code, g.registers)
     hazards, grain = shared_hazards(blocks, code)
-    lines = [module.line(ins.where, filename) for ins in code]
+    places = {where: module.line(where, filename) for where in {ins.where for ins in code}}
+    lines = [places[ins.where] for ins in code]
 
     def emit(i: int, ins: Instruction) -> None:
         try:

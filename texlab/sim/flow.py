@@ -105,13 +105,19 @@ def operands(ins: Instruction, registers: dict[str, str]) -> tuple[list[str], li
     """(registers read, registers written) by an instruction."""
     head = ins.parts[0]
     args = ins.args
+
+    def named(operand: str) -> list[str]:
+        if operand in registers:
+            return [operand]
+        return [r for r in tokens(operand) if r in registers] if not operand.isdigit() else []
+
     results = 0 if head in _NO_RESULT or (head == "cp") else 1
     if head in ("bar", "barrier") and "red" in ins.parts:
         args = args[1:]
-    writes = [r for a in args[:results] for r in tokens(a) if r in registers]
+    writes = [r for a in args[:results] for r in named(a)]
     if results and args and args[0][0] == "[":
         results, writes = 0, []
-    reads = [r for a in args[results:] for r in tokens(a) if r in registers]
+    reads = [r for a in args[results:] for r in named(a)]
     if ins.guard:
         reads += [ins.guard]
         reads += writes  # where the guard is false the old value stays

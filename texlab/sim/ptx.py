@@ -265,8 +265,13 @@ def _instruction(statement: str, where: tuple[int, int, int], scopes: list[dict[
         raise PTXError(f"no instruction: {statement}")
     negated, guard, opcode, rest = m.groups()
     parts = opcode.split(".")
-    args = _call_arguments(rest) if parts[0] == "call" else _OPERAND.findall(rest)
-    if any(len(scope) > 1 for scope in scopes):
+    if parts[0] == "call":
+        args = _call_arguments(rest)
+    elif "{" in rest or "[" in rest or "+" in rest:
+        args = _OPERAND.findall(rest)
+    else:
+        args = rest.replace(",", " ").split()
+    if scopes and any(len(scope) > 1 for scope in scopes):
         rename = lambda n: re.sub(_NAME, lambda t: _renamed(t[0], scopes), n)  # noqa: E731
         args = [rename(a) for a in args]
         guard = guard and rename(guard)

@@ -22,6 +22,7 @@ class Recorder:
         self.sums: list[dict[str, int]] = []
         self.parts: list[tuple[Any, ...]] = []
         self.rows = 0
+        self.known: dict[Any, np.ndarray] = {}
 
     def attach(self, batch: Any, launch: int) -> None:
         """Have every access of the batch recorded."""
@@ -59,7 +60,7 @@ class Recorder:
             warps = np.flatnonzero(mask)
             table, mask = table.reshape(-1, 32)[warps], mask[warps]
         i = self._instruction(s, access, p.space)
-        for name, value in count(p.space, table, mask, access.width).items():
+        for name, value in count(p.space, table, mask, access.width, self.known).items():
             self.sums[i][name] += value
         if keep:
             block = s.block_ids[warps // s.block_warps]
