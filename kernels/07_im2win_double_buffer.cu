@@ -17,16 +17,20 @@
 #ifndef PAD
 #define PAD 4  // words added to each row of a shared tile
 #endif
+#ifndef TILES
+#define TILES 2  // shared tiles; 1 keeps the prefetch into registers, and needs a second barrier
+#endif
 #define THREADS (BLOCK_K / 8 * BLOCK_Q / 8)
 #define LOAD_ROWS (THREADS / BLOCK_C)  // pixels, or output channels, that the block loads at once
 static_assert(BLOCK_K % 32 == 0 && BLOCK_Q % 64 == 0 && THREADS <= 1024, "BLOCK_K: of 32, BLOCK_Q: of 64, <= 1024 threads");
 static_assert(THREADS % BLOCK_C == 0 && BLOCK_K % LOAD_ROWS == 0 && BLOCK_Q % LOAD_ROWS == 0, "BLOCK_C does not divide the tile");
 static_assert(PAD % 4 == 0, "PAD: a multiple of 4 keeps float4 loads aligned");
+static_assert(TILES == 1 || TILES == 2, "TILES: 1 or 2");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    im2win_double_buffer(const float* xw, const float* wt, const float* bias, float* y, const Conv c) {
-  __shared__ __align__(16) float Ws[2][BLOCK_C][BLOCK_K + PAD];  // tile, window element j of its step, channel or pixel
-  __shared__ __align__(16) float Xs[2][BLOCK_C][BLOCK_Q + PAD];
+    im2win_double_buffer(const float* xw, const float* wt, const float* bias, float* y, const Conv c TIMELINE_PARAMETERS) {
+  __shared__ __align__(16) float Ws[TILES][BLOCK_C][BLOCK_K + PAD];  // tile, window element j of its step, channel or pixel
+  __shared__ __align__(16) float Xs[TILES][BLOCK_C][BLOCK_Q + PAD];
 
   // Which tile: output channels k0.. of one group, pixels pixel0.. counted over (N,P,Q).
   const int group_K = c.K / c.groups, group_C = c.C / c.groups, k_tiles = (group_K + BLOCK_K - 1) / BLOCK_K;
@@ -56,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   int tap = j % taps;
   float x_next[BLOCK_Q / LOAD_ROWS], w_next[BLOCK_K / LOAD_ROWS];  // the slice under way
   const auto fetch = [&](int j0) {
+    STAMP(ISSUE, j0 / BLOCK_C);
     const bool valid = j0 + j < elements;
     const long long at = channel + (c.dilation_w == 1 ? tap : tap / c.R * c.dilation_w * c.R + tap % c.R);
 #pragma unroll
@@ -66,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       w_next[i] = valid && k0 + k < group_K ? filter[(long long)k * elements + j0 + j] : 0.f;
     }
     for (tap += BLOCK_C; tap >= taps; tap -= taps) channel += plane;
+    STAMP(ISSUED, j0 / BLOCK_C);
   };
   const auto keep = [&](int tile) {
 #pragma unroll
@@ -77,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   fetch(0);
   keep(0);
   __syncthreads();
-  for (int j0 = 0, now = 0; j0 < elements; j0 += BLOCK_C, now ^= 1) {
+  STAMP(ARRIVE, 0);
+  for (int j0 = 0, now = 0; j0 < elements; j0 += BLOCK_C, now ^= TILES - 1) {
     const bool more = j0 + BLOCK_C < elements;
     if (more) fetch(j0 + BLOCK_C);
 #pragma unroll
@@ -86,8 +93,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       const float4 b[2] = {*(const float4*)&Xs[now][jj][tq], *(const float4*)&Xs[now][jj][tq + 32]};
       multiply_accumulate(acc, a, b);
     }
-    if (more) keep(now ^ 1);  // nobody reads the other tile: all passed the last barrier after its last use
+    STAMP(CONSUME, j0 / BLOCK_C);
+    if (TILES == 1) __syncthreads();  // with one tile, all must have used it up
+    if (more) keep(now ^ (TILES - 1));  // with two, nobody reads the other: all passed the last barrier after its last use
     __syncthreads();
+    if (more) STAMP(ARRIVE, j0 / BLOCK_C + 1);
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {

@@ -53,7 +53,7 @@ extern "C" __global__ void window_filter_by_channel(const float* w, float* wt, c
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    im2win_pipeline(const float* xw, const float* wt, const float* bias, float* y, const Conv c) {
+    im2win_pipeline(const float* xw, const float* wt, const float* bias, float* y, const Conv c TIMELINE_PARAMETERS) {
   extern __shared__ __align__(16) float ring[];
   const auto Ws = [&](int stage, int j, int k) { return ring + stage * TILE + j * (BLOCK_K + PAD) + k; };
   const auto Xs = [&](int stage, int j, int q) {
@@ -89,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const auto fetch = [&](int step) {  // start the copies of a slice; past the last one there is nothing to copy
     const int stage = step % STAGES, j0 = step * BLOCK_C;
     if (j0 < elements) {
+      STAMP(ISSUE, step);
       const bool valid = j0 + j < elements;
       const long long at = channel + (c.dilation_w == 1 ? tap : tap / c.R * c.dilation_w * c.R + tap % c.R);
 #pragma unroll
@@ -111,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
       }
       for (tap += BLOCK_C; tap >= taps; tap -= taps) channel += plane;
+      STAMP(ISSUED, step);
     }
     commit_copies();  // an empty group keeps the count of groups equal to the count of steps
   };
@@ -120,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (STAGES == 1) fetch(step);
     wait_copies<STAGES == 1 ? 0 : STAGES - 2>();
     __syncthreads();  // everyone's copies of this slice have landed, and the slice before it is used up
+    STAMP(ARRIVE, step);
     if (STAGES > 1) fetch(step + STAGES - 1);
     const int stage = step % STAGES;
 #pragma unroll
@@ -128,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       const float4 b[2] = {*(const float4*)Xs(stage, jj, tq), *(const float4*)Xs(stage, jj, tq + 32)};
       multiply_accumulate(acc, a, b);
     }
+    STAMP(CONSUME, step);
     if (STAGES == 1) __syncthreads();  // the only tile is written again at once
   }
 #pragma unroll
