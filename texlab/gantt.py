@@ -19,9 +19,7 @@ LANE = 0.24  # inches of height a line of bars takes
 SHOWN = 7  # steps drawn, unless asked for more
 
 
-def chart(
-    timeline: Timeline, *, steps: int = SHOWN, warps: int = 4, blocks: int = 1, until: float | None = None
-) -> Any:
+def chart(timeline: Any, *, steps: int = SHOWN, warps: int = 4, blocks: int = 1, until: float | None = None) -> Any:
     """The first ``steps`` tiles of a ``texlab.timeline.Timeline``, for ``warps`` warps of the first ``blocks`` blocks.
 
     Each warp has a line for what it does (issue loads, multiply, wait) and, above it, a line for each tile that can be on
