@@ -286,7 +286,7 @@ def clamp_integer(x, kind):
 def narrow(x, rounding, kind):
     """float (or integer) to a narrower float with a directed rounding ``rz``, ``rm`` or ``rp``."""
     near = x.astype(kind)
-    back = near.astype(F8) if x.dtype.kind == "f" else near.astype(F8)
+    back = near.astype(F8)
     exact = x.astype(F8)
     inf = kind.type(np.inf)
     if rounding == "rz":

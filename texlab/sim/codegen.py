@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, collectives, copies, memory, tensorcores
+from texlab.sim import arith, bits, collectives, copies, memory, tensorcores
 from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
-from texlab.sim.ops import EMITTERS, Unsupported
+from texlab.sim.ops import Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
 
 _SPECIAL = frozenset("tid ctaid ntid nctaid laneid warpid nwarpid smid clock clock64 clock_hi globaltimer".split())
@@ -136,9 +136,8 @@ class Generator:
         if t in held:
             return held[t]
         have = next(k for k in held if k in _SIZED)
-        if kind == "?" or t == "?":
-            if kind != t:
-                raise PTXError(f"{operand} of type {kind} used as {t}")
+        if "?" in (kind, t) and kind != t:
+            raise PTXError(f"{operand} of type {kind} used as {t}")
         if have[1] == t[1]:
             held[t] = self.slot()
             self.emit(f"{held[t]} = {held[have]}.view({t})")
@@ -334,8 +333,8 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
                 _MEMORY[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain)
             elif ins.parts[0] in collectives.EMITTERS:
                 collectives.EMITTERS[ins.parts[0]](g, i, ins)
-            elif ins.parts[0] in EMITTERS:
-                EMITTERS[ins.parts[0]](g, ins)
+            elif ins.parts[0] in bits.EMITTERS:
+                bits.EMITTERS[ins.parts[0]](g, ins)
             else:
                 raise Unsupported
         except (Unsupported, IndexError, ValueError, KeyError):

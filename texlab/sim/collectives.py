@@ -135,10 +135,8 @@ def _activemask(g, i, ins):
 def _match(g, i, ins):
     if ins.parts[1] != "any":
         raise Unsupported
-    value, mask = (
-        g.use(ins.args[1], "u" + ins.parts[-1][1:2].replace("3", "4").replace("6", "8")),
-        g.use(ins.args[2], "u4"),
-    )
+    mask = _together(g, i, ins.args[2])
+    value = g.use(ins.args[1], TYPES[ins.parts[-1]])
     g.define(ins.args[0], "u4", f"{_call(g, i, match_any)}(S, L, {value}, {mask})")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim.arith import I8, U1, U4, U8
+from texlab.sim.arith import U1, U4, U8
 from texlab.sim.ops import Unsupported
 from texlab.sim.ptx import TYPES, Function, Module
 
