@@ -1,5 +1,6 @@
 """Half precision: f16 and bf16, alone and in pairs. PTX ISA, "Half Precision Floating Point"; cuda_fp16.h, cuda_bf16.h."""
 
+# ruff: noqa: E501 (inline PTX reads better in one line)
 from __future__ import annotations
 
 import numpy as np
