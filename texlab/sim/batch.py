@@ -283,6 +283,9 @@ class Batch:
         ins = self.kernel.instructions[index]
         self.fault(index, "unsupported", f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})")
 
+    def trap(self, index: int, L: Any) -> None:
+        self.fault(index, "trap", "the kernel stopped itself (trap)", L, 0)
+
     def barrier(self, index: int, arrive: bool, number: Any, count: Any = None) -> None:
         self.scheduler.at_barrier = (index, arrive, number, count)
 
