@@ -16,7 +16,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 setup: .venv/lab
 
 lab: .venv/lab
-	.venv/bin/jupyter lab --ip=127.0.0.1 $(AS_ROOT) notebooks/00_start_here.ipynb
+	.venv/bin/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" $(AS_ROOT) notebooks/00_start_here.ipynb
 
 # Up to four test files at a time; each file's tests stay together and share its kernels and its browser.
 test: .venv/test

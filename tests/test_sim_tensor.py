@@ -18,7 +18,10 @@ __device__ void copy16(float* to, const float* from, int bytes) {
 extern "C" __global__ void k(const float* x, float* o, int n) {   // 64 threads; a stage is 64 x float4
   __shared__ __align__(16) float s[2][256];
   int t = threadIdx.x; float sum = 0;
-  for (int i = 0; i < 2; ++i) { if (i < n) copy16(&s[i][4 * t], x + 256 * i + 4 * t, BYTES); asm volatile("cp.async.commit_group;"); }
+  for (int i = 0; i < 2; ++i) {
+    if (i < n) copy16(&s[i][4 * t], x + 256 * i + 4 * t, BYTES);
+    asm volatile("cp.async.commit_group;");
+  }
   for (int i = 0; i < n; ++i) {
     WAIT
     ARRIVE
@@ -75,7 +78,9 @@ def test_size_zero_reads_nothing():
 def test_each_part_of_the_pipeline_is_needed(left_out, schedule):
     with pytest.raises(KernelFault) as caught:
         pipeline(**{left_out: ""}, schedule=schedule)
-    kinds = {"race", "uninitialised"} if schedule == "warps" else {"race"}  # one by one: not even begun by the other warp
+    kinds = (
+        {"race", "uninitialised"} if schedule == "warps" else {"race"}
+    )  # one by one: not even begun by the other warp
     assert caught.value.kind in kinds
     if left_out == "wait":
         assert "cp.async" in str(caught.value)
@@ -135,18 +140,17 @@ def test_mma(k, kind):
 
     (ha, a), (hb, b) = to16(a), to16(b)
     n = k // 8
-    registers = (
-        ", ".join(f"%{i}" for i in range(4)),
-        ", ".join(f"%{4 + i}" for i in range(2 * n)),
-        ", ".join(f"%{4 + 2 * n + i}" for i in range(n)),
-    )
+    names = [f"%{i}" for i in range(4 + 3 * n)]
+    registers = [", ".join(part) for part in (names[:4], names[4 : 4 + 2 * n], names[4 + 2 * n :])]
+    inputs = ", ".join(f'"r"({r})' for r in [f"A[{j}]" for j in range(2 * n)] + [f"B[{j}]" for j in range(n)])
     source = f"""extern "C" __global__ void k(const unsigned* a, const unsigned* b, const float* c, float* o) {{
       int t = threadIdx.x, g = t / 4, q = t % 4; unsigned A[4], B[2]; float d[4];
       for (int j = 0; j < {2 * n}; ++j) A[j] = a[((g + 8 * (j % 2)) * {k} + 2 * q + 8 * (j / 2)) / 2];
       for (int j = 0; j < {n}; ++j) B[j] = b[(g * {k} + 2 * q + 8 * j) / 2];
       for (int j = 0; j < 4; ++j) d[j] = c[(g + 8 * (j / 2)) * 8 + 2 * q + j % 2];
-      asm volatile("mma.sync.aligned.m16n8k{k}.row.col.f32.{kind}.{kind}.f32 {{{registers[0]}}}, {{{registers[1]}}}, {{{registers[2]}}}, {{{registers[0]}}};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : {", ".join(f'"r"(A[{j}])' for j in range(2 * n))}, {", ".join(f'"r"(B[{j}])' for j in range(n))});
+      asm volatile("mma.sync.aligned.m16n8k{k}.row.col.f32.{kind}.{kind}.f32 "
+        "{{{registers[0]}}}, {{{registers[1]}}}, {{{registers[2]}}}, {{{registers[0]}}};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : {inputs});
       for (int j = 0; j < 4; ++j) o[(g + 8 * (j / 2)) * 8 + 2 * q + j % 2] = d[j]; }}"""
     r = run(
         source,

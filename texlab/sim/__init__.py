@@ -17,12 +17,13 @@ import numpy as np
 
 from texlab import compiler
 from texlab.program import Launch, Program, Run
+from texlab.sim.batch import Batch
 from texlab.sim.codegen import compile_kernel
 from texlab.sim.hazards import check_launch
 from texlab.sim.memory import Memory, parameter_offsets
 from texlab.sim.ptx import parse
 from texlab.sim.record import Recorder
-from texlab.sim.warps import Batch, OutOfTime, Scheduler
+from texlab.sim.warps import OutOfTime, Scheduler
 from texlab.trace import Placed
 
 LANES = 8192  # lanes that run together; more than that falls out of the processor's cache
@@ -62,10 +63,8 @@ def run(
     memory = Memory()
     placed = {}
     for b in program.buffers:
-        if b.role == "input":
-            data = np.ascontiguousarray(arrays[b.name])
-        else:
-            data = np.full(b.nbytes, 255, np.uint8)  # NaN, or -1: what nobody writes shows
+        poison = np.broadcast_to(np.uint8(255), b.nbytes)  # NaN, or -1: what nobody writes shows
+        data = np.ascontiguousarray(arrays[b.name]) if b.role == "input" else poison
         placed[b.name] = memory.add(b.name, data)
     memory.add_module(module)
     sources = _source_lines(program.source, program.filename)
@@ -79,7 +78,7 @@ def run(
         memory.set_params(params)
         last = number == len(program.launches) - 1
         ids = np.arange(launch.blocks) if blocks is None or not last else np.fromiter(blocks, np.int64)
-        if len(ids) and not (0 <= ids.min() and ids.max() < launch.blocks):
+        if len(ids) and (ids.min() < 0 or ids.max() >= launch.blocks):
             raise ValueError(f"blocks: {launch.entry} has blocks 0..{launch.blocks - 1}, got {ids.min()}..{ids.max()}")
         started = time.perf_counter()
         done, per = 0, max(1, LANES // launch.threads)

@@ -66,6 +66,21 @@ def match_any(s: Any, L: Any, value: Any, mask: Any) -> Any:
     return bits[place] & mask
 
 
+def match_all(s: Any, L: Any, value: Any, mask: Any) -> tuple[Any, Any]:
+    """``match.all.sync``: (the mask if all lanes hold the same value, else 0; whether they do)."""
+    table, active, place = spread(s, L, np.broadcast_to(value, (s.active(L),)))
+    first = np.take_along_axis(table, active.argmax(axis=1)[:, None], axis=1)
+    same = ((table == first) | ~active).all(axis=1)[place // 32]
+    return np.where(same, mask, np.uint32(0)), same
+
+
+def elect(s: Any, L: Any, mask: Any) -> tuple[Any, Any]:
+    """``elect.sync``: (the lowest lane of the mask, whether this lane is it)."""
+    mask = np.broadcast_to(mask, (s.active(L),))
+    lowest = np.bitwise_count((mask & (~mask + np.uint32(1))) - np.uint32(1)).astype(U4)
+    return lowest, lowest == s.lanes("place", L) % 32
+
+
 _REDUCE = {
     "add": np.add,
     "min": np.minimum,
@@ -101,13 +116,9 @@ def _together(g, i, mask):
 def _shfl(g, i, ins):
     if ins.parts[1] != "sync":
         raise Unsupported
-    target, _, flag = ins.args[0].partition("|")
     _together(g, i, ins.args[4])
-    value, b, c = g.use(ins.args[1], "u4"), g.use(ins.args[2], "u4"), g.use(ins.args[3], "u4")
-    g.emit(f"t0, in_range = {_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
-    g.define(target, "u4", "t0")
-    if flag:
-        g.define(flag, "?", "in_range")
+    value, b, c = (g.use(x, "u4") for x in ins.args[1:4])
+    _two(g, ins, f"{_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
 
 
 def _vote(g, i, ins):
@@ -133,13 +144,28 @@ def _activemask(g, i, ins):
 
 
 def _match(g, i, ins):
-    if ins.parts[1] != "any":
-        raise Unsupported
-    value, mask = (
-        g.use(ins.args[1], "u" + ins.parts[-1][1:2].replace("3", "4").replace("6", "8")),
-        g.use(ins.args[2], "u4"),
-    )
-    g.define(ins.args[0], "u4", f"{_call(g, i, match_any)}(S, L, {value}, {mask})")
+    mask = _together(g, i, ins.args[2])
+    value = g.use(ins.args[1], TYPES[ins.parts[-1]])
+    if "any" in ins.parts:
+        return g.define(ins.args[0], "u4", f"{_call(g, i, match_any)}(S, L, {value}, {mask})")
+    _two(g, ins, f"{_call(g, i, match_all)}(S, L, {value}, {mask})")
+
+
+def _elect(g, i, ins):
+    _two(g, ins, f"{_call(g, i, elect)}(S, L, {_together(g, i, ins.args[1])})")
+
+
+def _two(g, ins, call):
+    """A 32-bit result and, behind a bar, a predicate."""
+    target, _, flag = ins.args[0].partition("|")
+    g.emit(f"t0, t1 = {call}")
+    g.define(target, "u4", "t0")
+    if flag:
+        g.define(flag, "?", "t1")
+
+
+def _trap(g, i, ins):
+    g.emit(f"S.trap({i}, L)")
 
 
 def _redux(g, i, ins):
@@ -175,7 +201,7 @@ def _voted(g, i, ins):
 
 
 EMITTERS = {
-    "voted": _voted,
+    **{"voted": _voted, "elect": _elect, "trap": _trap},
     **{"shfl": _shfl, "vote": _vote, "activemask": _activemask, "match": _match, "redux": _redux},
     **{"bar": _bar, "barrier": _bar},
 }

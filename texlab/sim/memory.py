@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim.arith import I8, U1, U4, U8
+from texlab.sim.arith import U1, U4, U8
 from texlab.sim.ops import Unsupported
-from texlab.sim.ptx import TYPES, Function, Module
+from texlab.sim.ptx import TYPES, Function, Module, PTXError
 
 REGION = 36  # bits of an address within its buffer's region
 _HALF = 1 << (REGION - 1)
@@ -98,9 +98,16 @@ class Memory:
         return self.regions[region]
 
     def add_module(self, module: Module) -> None:
+        names = [v.name for v in module.variables]
         for i, v in enumerate(module.variables):
             if v.space in ("global", "const") and _MODULE + i not in self.regions:
-                data = np.frombuffer(v.init or bytes(v.size), U1)
+                data = bytearray(v.init or bytes(v.size))
+                for at, name, plus in v.pointers:
+                    if name not in names:
+                        raise PTXError(f"variable {v.name}: the address of {name} is not supported")
+                    address = ((_MODULE + names.index(name)) << REGION) + _HALF + plus
+                    data[at : at + 8] = address.to_bytes(8, "little")
+                data = np.frombuffer(bytes(data), U1)
                 self.regions[_MODULE + i] = Buffer(v.name, _MODULE + i, data, v.space == "const")
 
     def set_params(self, blob: np.ndarray) -> None:

@@ -1,8 +1,9 @@
 """What each PTX opcode computes, as Python expressions over registers: one emitter per opcode.
 
 An emitter gets the Generator (``g.use(operand, type)`` gives an expression, ``g.define(operand, type, expression)``
-assigns) and one Instruction. Memory and warp-wide instructions are in ``memory`` and ``collectives``. An emitter raises
-Unsupported for a variant it does not know; reaching that instruction is then an error that names it.
+assigns) and one Instruction. Here is arithmetic; logic, comparisons and conversions are in ``bits``, memory in
+``memory`` and ``copies``, warp-wide instructions in ``collectives`` and ``tensorcores``. An emitter raises Unsupported
+for a variant it does not know; reaching that instruction is then an error that names it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any
 from texlab.sim.ptx import TYPES
 
 EMITTERS: dict[str, Callable[[Any, Any], None]] = {}
-_DIRECTED = {"rz", "rm", "rp", "rna"}
+HALVES: dict[str, Callable[[Any, Any], None]] = {}  # the same, for 16-bit floats
+_DIRECTED = ("rz", "rm", "rp")
 
 
 class Unsupported(Exception):
     """An opcode or variant that the simulator does not know."""
 
 
-def _emitter(*names: str):
+def emitter(*names: str):
     def register(function):
         for name in names:
             EMITTERS[name] = function
@@ -29,7 +31,11 @@ def _emitter(*names: str):
     return register
 
 
-def _kind(ins: Any) -> str:
+def emitter_for_halves(*names: str):
+    return lambda function: [HALVES.__setitem__(name, function) for name in names] and function
+
+
+def kind_of(ins: Any) -> str:
     try:
         return TYPES[ins.parts[-1]]
     except KeyError:
@@ -38,8 +44,12 @@ def _kind(ins: Any) -> str:
 
 def _float(g: Any, ins: Any, expression: str, t: str) -> None:
     """Define the result of a float operation, with .sat and .ftz applied."""
-    if _DIRECTED & set(ins.parts):
-        raise Unsupported
+    if rounding := next((p for p in ins.parts if p in _DIRECTED), None):
+        if t == "f2":
+            raise Unsupported
+        values = ", ".join(sources(g, ins, t))
+        op = {"mad": "fma"}.get(ins.parts[0], ins.parts[0])
+        expression = f"directed({op!r}, {rounding!r}, {values})"
     if "sat" in ins.parts:
         expression = f"saturate({expression})"
     if "ftz" in ins.parts and t == "f4":
@@ -47,17 +57,17 @@ def _float(g: Any, ins: Any, expression: str, t: str) -> None:
     g.define(ins.args[0], t, expression)
 
 
-def _sources(g: Any, ins: Any, t: str) -> list[str]:
+def sources(g: Any, ins: Any, t: str) -> list[str]:
     values = [g.use(a, t) for a in ins.args[1:]]
     if "ftz" in ins.parts and t == "f4":
         values = [f"flush({v})" for v in values]
     return values
 
 
-@_emitter("mov")
+@emitter("mov")
 def _mov(g, ins):
     target, source = ins.args[0], ins.args[1]
-    t = _kind(ins)
+    t = kind_of(ins)
     if source[0] == "{":
         parts = source.strip("{}").replace(",", " ").split()
         size = int(t[1]) // len(parts)
@@ -74,34 +84,31 @@ def _mov(g, ins):
         g.define(target, t, g.use(source, t))
 
 
-@_emitter("add", "sub")
+@emitter("add", "sub")
 def _add(g, ins):
-    t, sign = _kind(ins), "+" if ins.parts[0] == "add" else "-"
-    if ins.parts[-1] == "f16x2":
-        a, b = _sources(g, ins, "u4")
-        return g.define(ins.args[0], "u4", f"halves(np_{ins.parts[0]}, {a}, {b})")
+    t, sign = kind_of(ins), "+" if ins.parts[0] == "add" else "-"
     if t[0] == "f":
-        a, b = _sources(g, ins, t)
+        a, b = sources(g, ins, t)
         return _float(g, ins, f"{a} {sign} {b}", t)
     if "cc" in ins.parts:
         return _carry(g, ins, t, with_carry=False)
     if "sat" in ins.parts:
-        a, b = _sources(g, ins, "i4")
+        a, b = sources(g, ins, "i4")
         return g.define(ins.args[0], "i4", f"clamp_integer({a}.astype(i8) {sign} {b}.astype(i8), i4)")
     t = "u" + t[1]
-    a, b = _sources(g, ins, t)
+    a, b = sources(g, ins, t)
     g.define(ins.args[0], t, f"{a} {sign} {b}")
 
 
-@_emitter("addc", "subc")
+@emitter("addc", "subc")
 def _addc(g, ins):
-    _carry(g, ins, _kind(ins), with_carry=True)
+    _carry(g, ins, kind_of(ins), with_carry=True)
 
 
 def _carry(g, ins, t, with_carry):
     """32- or 64-bit addition with the carry flag in the predicate register %cc (a borrow for subtraction)."""
     t = "u" + t[1]
-    a, b = (g.temporary(v) for v in _sources(g, ins, t))
+    a, b = (g.temporary(v) for v in sources(g, ins, t))
     minus = ins.parts[0].startswith("sub")
     total = g.temporary(f"{a} {'-' if minus else '+'} {b}")
     out = f"({a} < {b})" if minus else f"({total} < {a})"
@@ -116,12 +123,31 @@ def _carry(g, ins, t, with_carry):
         g.define("%cc", "?", out)
 
 
-@_emitter("mul", "mad", "mul24", "mad24")
+@emitter("mul24", "mad24")
+def _mul24(g, ins):
+    """Products of the low 24 bits of 32-bit integers: bits 0..31 (lo) or 16..47 (hi) of the 48."""
+    t = kind_of(ins)
+    wide = t[0] + "8"
+    down = g.const(8, t)
+    a, b = (f"(({g.use(x, t)} << {down}) >> {down}).astype({wide})" for x in ins.args[1:3])
+    product = f"{a} * {b}" if "lo" in ins.parts else f"(({a} * {b}) >> {g.const(16, wide)})"
+    result = f"({product}).astype({t})"
+    g.define(ins.args[0], t, result if len(ins.args) == 3 else f"{result} + {g.use(ins.args[3], t)}")
+
+
+@emitter("sad")
+def _sad(g, ins):
+    t = kind_of(ins)
+    a, b = (g.temporary(g.use(x, t)) for x in ins.args[1:3])
+    g.define(ins.args[0], t, f"select({a} > {b}, {a} - {b}, {b} - {a}) + {g.use(ins.args[3], t)}")
+
+
+@emitter("mul", "mad")
 def _mul(g, ins):
-    t, parts = _kind(ins), ins.parts
-    if t[0] == "f" or parts[-1] == "f16x2":
+    t, parts = kind_of(ins), ins.parts
+    if t[0] == "f":
         return (_fma if parts[0] == "mad" else _fmul)(g, ins)
-    if "24" in parts[0] or {"cc", "sat"} & set(parts):
+    if "sat" in parts:
         raise Unsupported
     out = t
     if "wide" in parts:
@@ -143,27 +169,21 @@ def _mul(g, ins):
 
 
 def _fmul(g, ins):
-    if ins.parts[-1] == "f16x2":
-        a, b = _sources(g, ins, "u4")
-        return g.define(ins.args[0], "u4", f"halves(np_mul, {a}, {b})")
-    t = _kind(ins)
-    a, b = _sources(g, ins, t)
+    t = kind_of(ins)
+    a, b = sources(g, ins, t)
     _float(g, ins, f"{a} * {b}", t)
 
 
-@_emitter("fma")
+@emitter("fma")
 def _fma(g, ins):
-    if {"bf16", "bf16x2", "relu"} & set(ins.parts):
+    if "relu" in ins.parts:
         raise Unsupported
-    if ins.parts[-1] == "f16x2":
-        a, b, c = _sources(g, ins, "u4")
-        return g.define(ins.args[0], "u4", f"halves(fma16, {a}, {b}, {c})")
-    t = _kind(ins)
+    t = kind_of(ins)
     if t != "f4":
-        a, b, c = _sources(g, ins, t)
+        a, b, c = sources(g, ins, t)
         return _float(g, ins, f"fma{8 * int(t[1])}({a}, {b}, {c})", t)
     if "ftz" in ins.parts:
-        a, b, c = _sources(g, ins, t)
+        a, b, c = sources(g, ins, t)
         a, b = f"{a}.astype(f8)", f"{b}.astype(f8)"
     else:
         a, b = (g.widened(v, "f4", "f8") for v in ins.args[1:3])
@@ -171,39 +191,37 @@ def _fma(g, ins):
     _float(g, ins, f"fma32({a}, {b}, {c})", t)
 
 
-@_emitter("div")
+@emitter("div")
 def _div(g, ins):
-    t = _kind(ins)
+    t = kind_of(ins)
     if t[0] != "f":
         a, b = g.use(ins.args[1], t), g.use(ins.args[2], t)
         return g.define(ins.args[0], t, f"divide({a}, {b})")
-    a, b = _sources(g, ins, t)
+    a, b = sources(g, ins, t)
     _float(g, ins, f"{a} / {b}", t)
 
 
-@_emitter("rem")
+@emitter("rem")
 def _rem(g, ins):
-    t = _kind(ins)
+    t = kind_of(ins)
     g.define(ins.args[0], t, f"remainder({g.use(ins.args[1], t)}, {g.use(ins.args[2], t)})")
 
 
-@_emitter("min", "max")
+@emitter("min", "max")
 def _min(g, ins):
-    t, name = _kind(ins), ins.parts[0]
-    if ins.parts[-1] == "f16x2" or {"relu", "xorsign", "bf16", "bf16x2"} & set(ins.parts) or len(ins.args) > 3:
+    t, name = kind_of(ins), ins.parts[0]
+    if len(ins.args) > 3:
         raise Unsupported
-    a, b = _sources(g, ins, t)
-    if t[0] != "f" or "NaN" in ins.parts:
+    a, b = sources(g, ins, t)
+    if t[0] != "f":
         return g.define(ins.args[0], t, f"np_{name}({a}, {b})")
-    _float(g, ins, f"f{name}({g.temporary(a)}, {g.temporary(b)})", t)
+    _float(g, ins, f"f{name}({g.temporary(a)}, {g.temporary(b)}, {'NaN' in ins.parts})", t)
 
 
-@_emitter("abs", "neg")
+@emitter("abs", "neg")
 def _unary(g, ins):
-    t = _kind(ins)
-    if ins.parts[-1] in ("f16x2", "bf16", "bf16x2"):
-        raise Unsupported
-    (a,) = _sources(g, ins, t)
+    t = kind_of(ins)
+    (a,) = sources(g, ins, t)
     expression = f"np_abs({a})" if ins.parts[0] == "abs" else f"-{a}"
     if t[0] == "f":
         return _float(g, ins, expression, t)
@@ -222,24 +240,24 @@ _FUNCTIONS = {
 }
 
 
-@_emitter(*_FUNCTIONS)
+@emitter(*_FUNCTIONS)
 def _function(g, ins):
-    t = _kind(ins)
+    t = kind_of(ins)
     if t not in ("f4", "f8", "f2") or ins.parts[-1] in ("f16x2", "bf16"):
         raise Unsupported
-    (a,) = _sources(g, ins, t)
+    (a,) = sources(g, ins, t)
     _float(g, ins, f"({_FUNCTIONS[ins.parts[0]].format(a=f'{a}.astype(f8)')}).astype({t})", t)
 
 
-@_emitter("copysign")
+@emitter("copysign")
 def _copysign(g, ins):
-    t = _kind(ins)
+    t = kind_of(ins)
     g.define(ins.args[0], t, f"np_copysign({g.use(ins.args[2], t)}, {g.use(ins.args[1], t)})")
 
 
-@_emitter("testp")
+@emitter("testp")
 def _testp(g, ins):
-    t = _kind(ins)
+    t = kind_of(ins)
     a = g.temporary(g.use(ins.args[1], t))
     tiny = f"np_finfo({t}).tiny"
     tests = {
@@ -251,247 +269,3 @@ def _testp(g, ins):
         "subnormal": f"(np_abs({a}) < {tiny}) & ({a} != 0)",
     }
     g.define(ins.args[0], "?", tests[ins.parts[1]])
-
-
-# logic, shifts, bits ------------------------------------------------------------------------------------------------
-@_emitter("and", "or", "xor")
-def _logic(g, ins):
-    t = _kind(ins)
-    sign = {"and": "&", "or": "|", "xor": "^"}[ins.parts[0]]
-    g.define(ins.args[0], t, f"{g.use(ins.args[1], t)} {sign} {g.use(ins.args[2], t)}")
-
-
-@_emitter("not", "cnot")
-def _not(g, ins):
-    t = _kind(ins)
-    a = g.use(ins.args[1], t)
-    g.define(ins.args[0], t, f"~{a}" if ins.parts[0] == "not" else f"({a} == 0).astype({t})")
-
-
-@_emitter("lop3")
-def _lop3(g, ins):
-    if len(ins.args) != 5 or "BoolOp" in ins.parts:
-        raise Unsupported
-    a, b, c = (g.temporary(g.use(x, "u4")) for x in ins.args[1:4])
-    g.define(ins.args[0], "u4", f"logic3({a}, {b}, {c}, {int(ins.args[4], 0)})")
-
-
-@_emitter("shl", "shr")
-def _shift(g, ins):
-    t = _kind(ins)
-    amount = ins.args[2]
-    if g.is_register(amount):
-        amount = g.use(amount, "u4")
-        amount = (
-            amount
-            if t[1] == "4"
-            else f"{amount}.astype(u{t[1]})"
-            if t[1] == "8"
-            else f"np_min({amount}, {g.const(32, 'u4')}).astype(u{t[1]})"
-        )
-        if t[0] == "i":
-            amount = f"np_min({amount}, {g.const(63, 'u' + t[1])}).view({t})"
-    else:
-        amount = g.const(min(int(amount.rstrip("U"), 0), 8 * int(t[1])), t)
-    sign = "<<" if ins.parts[0] == "shl" else ">>"
-    g.define(ins.args[0], t, f"{g.use(ins.args[1], t)} {sign} {amount}")
-
-
-@_emitter("shf")
-def _shf(g, ins):
-    low, high, amount = (g.use(x, "u4") for x in ins.args[1:])
-    g.define(ins.args[0], "u4", f"funnel({low}, {high}, {amount}, {ins.parts[1] == 'l'}, {ins.parts[2] == 'wrap'})")
-
-
-@_emitter("bfe", "bfi")
-def _field(g, ins):
-    t, extract = _kind(ins), ins.parts[0] == "bfe"
-    values = [g.use(x, t) for x in ins.args[1:-2]] + [g.use(x, "u4") for x in ins.args[-2:]]
-    g.define(ins.args[0], t, f"{'field_extract' if extract else 'field_insert'}({', '.join(values)})")
-
-
-@_emitter("popc", "clz")
-def _count(g, ins):
-    function = "count_bits" if ins.parts[0] == "popc" else "leading_zeros"
-    g.define(ins.args[0], "u4", f"{function}({g.use(ins.args[1], _kind(ins))})")
-
-
-@_emitter("bfind")
-def _bfind(g, ins):
-    g.define(ins.args[0], "u4", f"highest_bit({g.use(ins.args[1], _kind(ins))}, {'shiftamt' in ins.parts})")
-
-
-@_emitter("brev")
-def _brev(g, ins):
-    t = _kind(ins)
-    g.define(ins.args[0], t, f"reverse_bits({g.use(ins.args[1], t)})")
-
-
-@_emitter("prmt")
-def _prmt(g, ins):
-    if len(ins.parts) > 2:
-        raise Unsupported
-    a, b, c = (g.use(x, "u4") for x in ins.args[1:])
-    g.define(ins.args[0], "u4", f"permute_bytes({a}, {b}, {c})")
-
-
-@_emitter("dp4a")
-def _dp4a(g, ins):
-    a, b, c = (g.use(x, "u4") for x in ins.args[1:])
-    g.define(ins.args[0], "u4", f"dot4({a}, {b}, {c}, {ins.parts[1] == 's32'}, {ins.parts[2] == 's32'})")
-
-
-# comparisons --------------------------------------------------------------------------------------------------------
-_COMPARE = {
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "lo": "<",
-    "ls": "<=",
-    "hi": ">",
-    "hs": ">=",
-}
-_NEGATED = {"equ": "ne", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
-
-
-def _comparison(g, ins, compare: str) -> str:
-    t = _kind(ins)
-    if ins.parts[-1] == "f16x2":
-        raise Unsupported
-    a, b = (g.use(x, t) for x in ins.args[1:3])
-    if "ftz" in ins.parts and t == "f4":
-        a, b = f"flush({a})", f"flush({b})"
-    if t[0] != "f" or compare in ("eq", "lt", "le", "gt", "ge"):
-        return f"({a} {_COMPARE[compare]} {b})"
-    if compare == "neu":
-        return f"({a} != {b})"
-    if compare in ("ne", "equ"):
-        a, b = g.temporary(a), g.temporary(b)
-        return ("" if compare == "ne" else "~") + f"(({a} < {b}) | ({a} > {b}))"
-    if compare in _NEGATED:
-        return f"~({a} {_COMPARE[_NEGATED[compare]]} {b})"
-    both = f"(({a} == {a}) & ({b} == {b}))"
-    return both if compare == "num" else f"~{both}"
-
-
-def _combined(g, ins) -> tuple[str, str | None]:
-    """The predicate of setp/set, and its complement combined alike (second destination)."""
-    boolean = next((p for p in ins.parts[2:-1] if p in ("and", "or", "xor")), None)
-    result = _comparison(g, ins, ins.parts[1])
-    if boolean is None:
-        return result, None
-    sign = {"and": "&", "or": "|", "xor": "^"}[boolean]
-    other = ins.args[3]
-    other = f"(~{g.use(other[1:], '?')})" if other[0] == "!" else g.use(other, "?")
-    result = g.temporary(result)
-    return f"{result} {sign} {other}", f"~{result} {sign} {other}"
-
-
-@_emitter("setp")
-def _setp(g, ins):
-    first, _, second = ins.args[0].partition("|")
-    value, complement = _combined(g, ins)
-    if second:
-        value = g.temporary(value)
-        complement = g.temporary(complement or f"~{value}")
-    g.define(first, "?", value)
-    if second:
-        g.define(second, "?", complement)
-
-
-@_emitter("set")
-def _set(g, ins):
-    t = TYPES[ins.parts[-2]]
-    value, _ = _combined(g, ins)
-    yes, no = (g.const(1.0, t), g.const(0.0, t)) if t[0] == "f" else (g.const(-1, t), g.const(0, t))
-    g.define(ins.args[0], t, f"select({value}, {yes}, {no})")
-
-
-@_emitter("selp")
-def _selp(g, ins):
-    t = _kind(ins)
-    p = ins.args[3]
-    p = f"(~{g.use(p[1:], '?')})" if p[0] == "!" else g.use(p, "?")
-    g.define(ins.args[0], t, f"select({p}, {g.use(ins.args[1], t)}, {g.use(ins.args[2], t)})")
-
-
-@_emitter("slct")
-def _slct(g, ins):
-    t, c = TYPES[ins.parts[-2]], TYPES[ins.parts[-1]]
-    a, b = g.use(ins.args[1], t), g.use(ins.args[2], t)
-    g.define(ins.args[0], t, f"select({g.use(ins.args[3], c)} >= 0, {a}, {b})")
-
-
-# conversions and addresses ------------------------------------------------------------------------------------------
-@_emitter("cvt")
-def _cvt(g, ins):
-    names = [p for p in ins.parts if p in TYPES]
-    if len(names) != 2 or len(ins.args) != 2 or names[0][-2:] == "x2":
-        return _pack_halves(g, ins)
-    (to, source), mods = (TYPES[n] for n in names), set(ins.parts)
-    if "bf16" in names:
-        return _cvt_bf16(g, ins, names, mods)
-    a = g.use(ins.args[1], source)
-    if "ftz" in mods and source == "f4":
-        a = f"flush({a})"
-    rounding = next((p for p in ins.parts if p in ("rni", "rzi", "rmi", "rpi", "rz", "rm", "rp")), None)
-    if source[0] == "f" and to[0] != "f":
-        value = f"to_integer({a}, {rounding or 'rzi'!r}, {to})"
-    elif source[0] == "f" and rounding in ("rni", "rzi", "rmi", "rpi"):
-        value = f"np_{rounding}({a}.astype({to}))"
-    elif to[0] == "f" and rounding in ("rz", "rm", "rp"):
-        value = f"narrow({a}, {rounding!r}, {to})"
-    elif to[0] != "f" and "sat" in mods:
-        value = f"clamp_integer({a}, {to})"
-    else:
-        value = a if to == source else f"{a}.astype({to})"
-    if to[0] == "f" and "sat" in mods:
-        value = f"saturate({value})"
-    if to == "f4" and "ftz" in mods:
-        value = f"flush({value})"
-    g.define(ins.args[0], to, value)
-
-
-def _cvt_bf16(g, ins, names, mods):
-    if {"rz", "relu", "sat"} & mods or set(names) != {"bf16", "f32"}:
-        raise Unsupported
-    if names[0] == "bf16":
-        return g.define(ins.args[0], "u2", f"float_to_bf16({g.use(ins.args[1], 'f4')})")
-    g.define(ins.args[0], "f4", f"bf16_to_float({g.use(ins.args[1], 'u2')})")
-
-
-def _pack_halves(g, ins):
-    """``cvt.rn.f16x2.f32 d, high, low`` and its bfloat16 form."""
-    if ins.parts[1:2] != ["rn"] or ins.parts[-2:] not in (["f16x2", "f32"], ["bf16x2", "f32"]) or len(ins.parts) != 4:
-        raise Unsupported
-    one = "float_to_bf16({})" if ins.parts[2] == "bf16x2" else "{}.astype(f2).view(u2)"
-    high, low = (one.format(g.use(x, "f4")) for x in ins.args[1:])
-    g.define(ins.args[0], "u4", f"({high}.astype(u4) << {g.const(16, 'u4')}) | {low}.astype(u4)")
-
-
-@_emitter("cvta")
-def _cvta(g, ins):
-    t = _kind(ins)
-    to = ins.parts[1] == "to"
-    space = ins.parts[2 if to else 1].split("::")[0]
-    value = g.use(ins.args[1], t)
-    if space in ("shared", "local"):
-        value = f"{value} {'-' if to else '+'} {g.const(g.window(space), t)}"
-    g.define(ins.args[0], t, value)
-
-
-@_emitter("isspacep")
-def _isspacep(g, ins):
-    a = g.temporary(g.use(ins.args[1], "u8"))
-    space = ins.parts[1].split("::")[0]
-    g.define(ins.args[0], "?", f"is_space({a}, {space!r})")
-
-
-@_emitter(
-    "membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "pmevent", "griddepcontrol"
-)
-def _nothing(g, ins):
-    """Order and hints: the simulator's memory is always in order."""

@@ -1,0 +1,15 @@
+"""Kernels that are wrong on purpose, each in one way, and kernels that only look wrong.
+
+``FAULTS`` must all be found by the simulator, with line, thread and address; ``CLEAN`` must all pass.
+``python -m tests.hazards.sanitizer`` asks NVIDIA's compute-sanitizer about the same kernels on a GPU.
+"""
+
+from __future__ import annotations
+
+from . import clean, faults_memory, faults_order
+from .kernel import Clean, Seeded
+
+FAULTS = [*faults_memory.faults.all, *faults_order.faults.all]
+CLEAN = clean.clean.all
+
+__all__ = ["CLEAN", "FAULTS", "Clean", "Seeded"]
