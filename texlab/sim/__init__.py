@@ -66,6 +66,8 @@ def run(
         poison = np.broadcast_to(np.uint8(255), b.nbytes)  # NaN, or -1: what nobody writes shows
         data = np.ascontiguousarray(arrays[b.name]) if b.role == "input" else poison
         placed[b.name] = memory.add(b.name, data)
+        if b.role != "input":
+            placed[b.name].begin_empty(np.dtype(b.dtype).itemsize)
     memory.add_module(module)
     sources = _source_lines(program.source, program.filename)
     recorder = None if trace is False else Recorder(None if trace is True else () if trace == "counts" else trace)
@@ -100,6 +102,8 @@ def run(
             estimate = started - clock + (now - started) * len(ids) / done
             if limit is not None and estimate > limit and done < len(ids) / 2:
                 raise TooLong(_too_long(launch, len(ids), done, estimate, limit))
+        for buffer in placed.values():
+            buffer.settle()
     seconds = time.perf_counter() - clock
     outputs = {}
     for b in program.outputs:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from texlab.sim import arith, bits, collectives, copies, halves, memory, rounding, tensorcores
-from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
+from texlab.sim.flow import Block, basic_blocks, liveness, reads_shared, shared_hazards, tokens
 from texlab.sim.ops import HALVES, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
 from texlab.sim.variants import known
@@ -375,6 +375,6 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
         local_bytes=local_bytes,
         grain=grain,
         races=bool(hazards),
-        marks_reads=any(h == (True, True) for h in hazards.values()),
+        marks_reads=any(h[0] and reads_shared(code[i]) for i, h in hazards.items()),
         atomics=any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code),
     )

@@ -186,6 +186,10 @@ def _touches_shared(ins: Instruction) -> str:
     return ""
 
 
+def reads_shared(ins: Instruction) -> bool:
+    return _touches_shared(ins) == "r"
+
+
 def _access_bytes(ins: Instruction) -> int:
     if ins.parts[0] in ("cp", "ldmatrix", "stmatrix"):
         return 4

@@ -181,10 +181,19 @@ class Scheduler:
             self.parked[key] = L
 
     def together(self, index: int, L: Any, mask: Any) -> None:
-        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here."""
+        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here, and each lane
+        must be named."""
+        s = self.s
+        if np.ndim(mask) or mask != 0xFFFFFFFF:
+            lane = s.lanes("place", L) % 32
+            left_out = (mask >> lane.astype(U4) & np.uint32(1)) == 0
+            if left_out.any():
+                at = int(np.argmax(left_out))
+                named = int(np.broadcast_to(mask, left_out.shape)[at])
+                text = f"warp-wide instruction whose mask {named:#010x} does not name the lane itself ({int(lane[at])})"
+                s.fault(index, "warp-divergence", text, L, at)
         if self.complete(L):
             return
-        s = self.s
         table = np.zeros(s.warps * 32, bool)
         table[s.arrays["place"][self.alive]] = True
         table[s.lanes("place", L)] = False
