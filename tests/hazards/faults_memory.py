@@ -523,6 +523,19 @@ faults("threads_above_1024", "launch", "launch", _ONE, block=(40, 30), says="120
 faults("grid_y_above_65535", "launch", "launch", _ONE, grid=(1, 70000), says="grid y 70000")
 faults("block_of_nothing", "launch", "launch", _ONE, block=0, says="block x 0")
 faults("shared_above_227_kib", "launch", "launch", _ONE, shared=232449, says="232449")
+faults(
+    "static_shared_above_48_kib",
+    "launch",
+    "launch",
+    """
+extern "C" __global__ void k(float* r) {
+  __shared__ float s[12289];
+  for (int i = threadIdx.x; i < 12289; i += 32) s[i] = i;
+  __syncthreads();
+  r[threadIdx.x] = s[12288 - threadIdx.x];
+}""",
+    says="49152",
+)
 _STRUCT = """
 struct P { int n; float f; double d; };
 extern "C" __global__ void k(P p, float* r) { r[threadIdx.x] = p.n * p.f + (float)p.d; }"""
