@@ -16,6 +16,7 @@ from texlab.sim.arith import U4
 from texlab.sim.batch import Batch
 
 STEP_LIMIT = 4_000_000  # instructions a batch may issue before it is called endless
+PATIENCE = 512  # blocks of code that one group runs before others get a turn: it may be waiting for what they do
 
 
 class OutOfTime(Exception):
@@ -81,6 +82,7 @@ class Scheduler:
         blocks, registers = s.kernel.blocks, s.registers
         key = min(groups)
         L = groups.pop(key)
+        turns, undisturbed = 0, False
         while True:
             if L is not None and not groups and not self.waiting and not self.parked and not self.one_by_one:
                 self._pack(L)
@@ -126,7 +128,15 @@ class Scheduler:
                     key = min(groups)
                     L = groups.pop(key)
                     continue
-            if groups and min(groups) <= key:
+            turns += 1
+            if not groups:
+                continue
+            if turns > PATIENCE:
+                turns, undisturbed = 0, not undisturbed
+                other = min(groups)
+                key, L, waits = other, groups.pop(other), (key, L)
+                self.push(*waits)
+            elif (not undisturbed and min(groups) <= key) or key in groups:
                 self.push(key, L)
                 key = min(groups)
                 L = groups.pop(key)
