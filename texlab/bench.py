@@ -255,7 +255,9 @@ def record_counters(out: Path | str | None = None) -> Path:
             f"{r['source']} {r['counter']} {r['measured']}" for r in compared if r["predicted"] != r["measured"]
         ]
         equal = len(compared) - len(different)
-        print(f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} equal {different or ''}", flush=True)
+        print(
+            f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} counters equal {different or ''}", flush=True
+        )
     return path
 
 

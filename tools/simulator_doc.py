@@ -32,8 +32,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 def conformance() -> str:
     result = load_results("conformance")
     names = ("total", "gpu_passed", "simulator_passed")
-    rows = [(row["family"], *(row[n] for n in names)) for row in result.rows]
-    rows.append(("all", *(sum(row[n] for row in result.rows) for n in names)))
+    rows = [(row["family"], *(row[n] for n in names)) for row in result.rows]  # the last is their sum
     return table(("family", "cases", "passed on the GPU", "passed in the simulator"), rows) + f"\n{result.label}\n"
 
 
