@@ -8,10 +8,10 @@ arrays (``ops``, ``bits``, ``memory``, ...), ``warps`` schedules them over the l
 Every access of every lane is checked, and recorded if asked for. KernelFault (``kind``, ``file``, ``line``, ``block``,
 ``thread``, ``address``, ...) reports: "out-of-bounds", "misaligned", "read-only", "uninitialised" (shared memory, and
 outputs or scratch, that nobody wrote), "race" (shared-memory accesses that no barrier, or within a warp no __syncwarp,
-keeps apart; cp.async that was not waited for), "barrier", "warp-divergence", "launch", "endless", "trap" and
+keeps apart; cp.async or a bulk copy that was not waited for), "barrier", "warp-divergence", "launch", "endless", "trap" and
 "unsupported" (an instruction that the simulator does not know, when it is reached).
 
-Not looked for: races in global memory, and in shared memory of kernels whose barriers hold only some of the threads.
+Not looked for: races in global memory, and a missing fence.proxy.async before a bulk copy.
 What the simulator runs is PTX: the last compiler stage may still merge, split or reorder instructions.
 """
 
@@ -107,6 +107,7 @@ def run(
             try:
                 with np.errstate(all="ignore"):
                     Scheduler(batch, schedule == "warps", watch.deadline).run()
+                    batch.stores.finish(batch)
             except OutOfTime:
                 raise TooLong(watch.first_batch(len(some))) from None
             for key in ("warp_instructions", "thread_instructions", "barriers"):
