@@ -191,6 +191,7 @@ class Batch:
 
     def shared_pointer(self, L: Any, a: Any) -> Pointer:
         base = self.lanes("shared", L)
+        a = a.view(f"i{a.itemsize}")  # a register may be below zero, and only with the instruction's offset inside
         if a.ndim == 0:
             offset = int(a)
             return Pointer("shared", self.shared, offset, base + offset if base.ndim else offset)

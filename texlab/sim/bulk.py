@@ -142,7 +142,7 @@ def store(source: Any, target: Any, op: str, s: Any, L: Any, address: Any, start
         step = target.t.itemsize if op else 16
         addresses = address[k] + np.arange(0, len(piece) * 16, step).astype(np.uint64)
         slot = int(s.lanes("slot", many)[0])
-        put(s, L, k, int(start[k]) + piece, data, partial(_land, target, op, slot, addresses, each))
+        put(s, L, k, int(start[k]) + piece, data, partial(land_in_global, target, op, slot, addresses, each))
 
 
 def put(s: Any, L: Any, k: int, offset: np.ndarray, data: np.ndarray, land: Any) -> None:
@@ -153,7 +153,7 @@ def put(s: Any, L: Any, k: int, offset: np.ndarray, data: np.ndarray, land: Any)
     s.stores.flights.append(_Store(slot, int(s.stores.group[slot]), source, data, land))
 
 
-def _land(target: Any, op: str, slot: int, address: np.ndarray, values: np.ndarray, s: Any) -> None:
+def land_in_global(target: Any, op: str, slot: int, address: np.ndarray, values: np.ndarray, s: Any) -> None:
     many = np.full(len(address), max(0, np.searchsorted(s.arrays["slot"], slot, "right") - 1))  # or the lane before it
     with unrecorded(s):
         p = s.global_pointer(many, address)
@@ -164,7 +164,7 @@ def _land(target: Any, op: str, slot: int, address: np.ndarray, values: np.ndarr
 
 
 # emitters -----------------------------------------------------------------------------------------------------------
-_REDUCTIONS = frozenset("add min max inc dec and or xor".split())
+REDUCTIONS = frozenset("add min max inc dec and or xor".split())
 
 
 def emit(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> None:
@@ -176,8 +176,10 @@ def emit(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> Non
     if "wait_group" in parts:
         g.namespace[f"m{i}"] = partial(_wait, i, int(args[0], 0), "read" in parts)
         return g.emit(f"m{i}(S, L)")
+    if "prefetch" in parts:
+        return None  # nothing to compute
     to_shared = parts[parts.index("bulk") + 1].startswith("shared")
-    if "prefetch" in parts or (to_shared and ("complete_tx::bytes" not in " ".join(parts) or parts[1] == "reduce")):
+    if to_shared and ("mbarrier::complete_tx::bytes" not in parts or parts[1] == "reduce"):
         raise Unsupported
     if to_shared:
         if len(args) != 4:
@@ -189,9 +191,9 @@ def emit(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> Non
         )
         bar = Access(i, "atomic", U8, 1, plus, "shared")
         g.namespace[f"m{i}"] = partial(load, source, target, bar)
-        operands = f"{_address(g, args[0], 'u4')}, {_address(g, args[1], 'u8')}, {g.use(args[2], 'u4')}"
+        operands = f"{address_of(g, args[0], 'u4')}, {address_of(g, args[1], 'u8')}, {g.use(args[2], 'u4')}"
         return g.emit(f"m{i}(S, L, {operands}, {g.pointer(base, space(ins))})")
-    op = next((p for p in parts if p in _REDUCTIONS), "")
+    op = next((p for p in parts if p in REDUCTIONS), "")
     if (parts[1] == "reduce") != bool(op) or "bulk_group" not in parts:
         raise Unsupported
     source = Access(i, "load", U4, 4, 0, "shared", hazard, 16 // grain)
@@ -202,13 +204,13 @@ def emit(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> Non
     else:
         target = Access(i, "store", U4, 4, 0, "global")
     g.namespace[f"m{i}"] = partial(store, source, target, op)
-    g.emit(f"m{i}(S, L, {_address(g, args[0], 'u8')}, {_address(g, args[1], 'u4')}, {g.use(args[2], 'u4')})")
+    g.emit(f"m{i}(S, L, {address_of(g, args[0], 'u8')}, {address_of(g, args[1], 'u4')}, {g.use(args[2], 'u4')})")
 
 
 def _wait(index: int, pending: int, only_read: bool, s: Any, L: Any) -> None:
     s.stores.wait(index, pending, only_read, s, L)
 
 
-def _address(g: Any, operand: str, t: str) -> str:
+def address_of(g: Any, operand: str, t: str) -> str:
     base, plus = g.address(operand)
     return g.use(base, t) + (f" + {g.const(plus, t)}" if plus else "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import bulk
+from texlab.sim import bulk, tma
 from texlab.sim.arith import U1
 from texlab.sim.mbarrier import space
 from texlab.sim.memory import CARRIER, Access
@@ -101,7 +101,7 @@ def arrive(access: Access, counted: bool, s: Any, L: Any, p: Any) -> None:
 def _cp(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> None:
     parts = ins.parts
     if "bulk" in parts:
-        return bulk.emit(g, i, ins, hazard, grain)
+        return (tma if "tensor" in parts else bulk).emit(g, i, ins, hazard, grain)
     if parts[1:4] == ["async", "mbarrier", "arrive"]:
         base, plus = g.address(ins.args[0])
         access = Access(i, "atomic", np.dtype("u8"), 1, plus, "shared")
