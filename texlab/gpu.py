@@ -352,8 +352,9 @@ def encode(tensor: TensorMap, address: int) -> np.ndarray:
 
     kinds, swizzles, fills = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle, driver.CUtensorMapFloatOOBfill
     rows = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
+    fill = "NONE" if tensor.fill == "zeros" else "NAN_REQUEST_ZERO_FMA"
     error, made = driver.cuTensorMapEncodeTiled(
-        kinds[f"CU_TENSOR_MAP_DATA_TYPE_{tensor.dtype.upper()}"],
+        getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{tensor.dtype.upper()}"),
         len(tensor.dims),
         address,
         [driver.cuuint64_t(v) for v in tensor.dims],
@@ -361,9 +362,9 @@ def encode(tensor: TensorMap, address: int) -> np.ndarray:
         [driver.cuuint32_t(v) for v in tensor.box],
         [driver.cuuint32_t(v) for v in tensor.steps],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzles[f"CU_TENSOR_MAP_SWIZZLE_{rows}"],
+        getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{rows}"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-        fills[f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{'NONE' if tensor.fill == 'zeros' else 'NAN_REQUEST_ZERO_FMA'}"],
+        getattr(fills, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
     )
     if int(error):
         raise DeviceError(f"the driver refuses {tensor} ({error.name})")
