@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from texlab.program import TensorMap
+
 from .case import BITS, Collection, Within
 from .cases_matrix import decode, encode
 from .values import raw, seed_of
@@ -164,3 +166,85 @@ wgmma("not_added", 64, fresh=True)
 for _shift in (1, 3, 4):
     wgmma(f"late_by_{_shift}", 32, shift=_shift)
     wgmma(f"late_by_{_shift}.base_offset", 32, shift=_shift, base=_shift)
+
+
+# all together: TMA into a ring of two tiles, full and empty mbarriers, a producing and a multiplying warpgroup ----------
+def gemm(n: int, tiles: int) -> None:
+    x, w = (
+        encode((raw(seed_of("gemm", i), r * 64 * tiles).reshape(r, -1) % np.uint64(5)).astype("f8") - 2, "f16")
+        for i, r in enumerate((64, n))
+    )
+    maps = [
+        TensorMap(name, "float16", (64 * tiles, rows), (128 * tiles,), (64, rows), swizzle=128)
+        for name, rows in (("x", 64), ("w", n))
+    ]
+    count, nbytes = n // 2, (64 + n) * 128
+    registers = "{" + ", ".join(f"%{i}" for i in range(count)) + "}"
+    family.kernel(
+        "wgmma.gemm",
+        FEATURE + ", with cp.async.bulk.tensor, mbarrier, setmaxnreg",
+        f"""struct alignas(64) Map {{ unsigned long long d[16]; }};
+__device__ __forceinline__ unsigned at(const void* p) {{ return (unsigned)__cvta_generic_to_shared(p); }}
+__device__ __forceinline__ void wait(unsigned bar, unsigned parity) {{
+  asm volatile("{{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra L; }}" : : "r"(bar), "r"(parity) : "memory");
+}}
+__device__ __forceinline__ void tile(unsigned to, const Map* map, unsigned bar, int k) {{
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {{%3, %4}}], [%2];"
+               : : "r"(to), "l"(map), "r"(bar), "r"(k), "r"(0) : "memory");
+}}
+__device__ __forceinline__ unsigned long long describe(unsigned address) {{
+  return (unsigned long long)(address >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}}
+extern "C" __global__ void __launch_bounds__(256) k(const __grid_constant__ Map mx, const __grid_constant__ Map mw, float* r) {{
+  extern __shared__ __align__(1024) unsigned char pool[];
+  __shared__ __align__(8) unsigned long long full[2], empty[2];
+  int t = threadIdx.x;
+  unsigned base = (at(pool) + 1023) / 1024 * 1024;
+  if (t == 0) {{
+    for (int i = 0; i < 2; ++i)
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; mbarrier.init.shared::cta.b64 [%1], 1;" : : "r"(at(full + i)), "r"(at(empty + i)) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }}
+  __syncthreads();
+  if (t < 128) {{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (t == 0) for (int i = 0; i < {tiles}; ++i) {{
+      int b = i & 1;
+      wait(at(empty + b), (i / 2 & 1) ^ 1);
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], {nbytes};" : : "r"(at(full + b)) : "memory");
+      tile(base + b * {nbytes}, &mx, at(full + b), 64 * i);
+      tile(base + b * {nbytes} + 8192, &mw, at(full + b), 64 * i);
+    }}
+  }} else {{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 80;");
+    float d[{count}];
+    for (int i = 0; i < {count}; ++i) d[i] = 0;
+    for (int i = 0; i < {tiles}; ++i) {{
+      int b = i & 1;
+      wait(at(full + b), i / 2 & 1);
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      for (int k = 0; k < 4; ++k)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {registers}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;"
+                     : {", ".join(f'"+f"(d[{i}])' for i in range(count))}
+                     : "l"(describe(base + b * {nbytes} + 32 * k)), "l"(describe(base + b * {nbytes} + 8192 + 32 * k)));
+      asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      asm volatile("bar.sync 1, 128;" ::: "memory");
+      if (t == 128) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(at(empty + b)) : "memory");
+    }}
+    for (int i = 0; i < {count}; ++i) r[(t - 128) * {count} + i] = d[i];
+  }}
+}}
+""",
+        block=256,
+        shared=2 * nbytes + 1024,
+        args=(*maps, "r"),
+        outputs={"r": ((128, count), "float32")},
+        expect=lambda x, w: (x.astype("f8") @ w.astype("f8").T)[fragment_d(n)],
+        arch="sm_90a",
+        alone=True,
+        x=x.view("f2"),
+        w=w.view("f2"),
+    )
+
+
+gemm(64, 5)
