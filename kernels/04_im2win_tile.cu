@@ -16,11 +16,20 @@
 #ifndef PAD
 #define PAD 4  // words added to each row of a shared tile
 #endif
+#ifndef VECTOR
+#define VECTOR 4  // floats that one load takes from shared memory: 4, or 1 to see what float4 is worth
+#endif
+#if VECTOR == 4
+#define LOAD4(p) (*(const float4*)(p))
+#else  // volatile, or the compiler joins the four
+#define LOAD4(p) make_float4(*(volatile float*)(p), *(volatile float*)(p + 1), *(volatile float*)(p + 2), *(volatile float*)(p + 3))
+#endif
 #define THREADS (BLOCK_K / 8 * BLOCK_Q / 8)
 #define LOAD_ROWS (THREADS / BLOCK_C)  // pixels, or output channels, that the block loads at once
 static_assert(BLOCK_K % 8 == 0 && BLOCK_Q % 8 == 0 && THREADS <= 1024, "BLOCK_K, BLOCK_Q: multiples of 8, <= 1024 threads");
 static_assert(THREADS % BLOCK_C == 0 && BLOCK_K % LOAD_ROWS == 0 && BLOCK_Q % LOAD_ROWS == 0, "BLOCK_C does not divide the tile");
 static_assert(PAD % 4 == 0, "PAD: a multiple of 4 keeps float4 loads aligned");
+static_assert(VECTOR == 4 || VECTOR == 1, "VECTOR: 4 or 1");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     im2win_tile(const float* xw, const float* wt, const float* bias, float* y, const Conv c) {
@@ -67,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();
 #pragma unroll
     for (int jj = 0; jj < BLOCK_C; ++jj) {
-      const float4 a[2] = {*(const float4*)&Ws[jj][tk], *(const float4*)&Ws[jj][tk + 4]};
-      const float4 b[2] = {*(const float4*)&Xs[jj][tq], *(const float4*)&Xs[jj][tq + 4]};
+      const float4 a[2] = {LOAD4(&Ws[jj][tk]), LOAD4(&Ws[jj][tk + 4])};
+      const float4 b[2] = {LOAD4(&Xs[jj][tq]), LOAD4(&Xs[jj][tq + 4])};
       multiply_accumulate(acc, a, b);
     }
     __syncthreads();

@@ -31,7 +31,7 @@ static_assert(THREADS % BLOCK_C == 0 && BLOCK_K % LOAD_ROWS == 0 && BLOCK_Q % LO
 static_assert(PAD % 4 == 0, "PAD: a multiple of 4 keeps float4 loads aligned");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    im2win_zigzag(const float* xw, const float* wt, const float* bias, float* y, const Conv c) {
+    im2win_zigzag(const float* xw, const float* wt, const float* bias, float* y, const Conv c TIMELINE_PARAMETERS) {
   __shared__ __align__(16) float Ws[BLOCK_C][BLOCK_K + PAD];  // Ws[j][k], Xs[j][pixel]: window element j of this step
   __shared__ __align__(16) float Xs[BLOCK_C][BLOCK_Q + PAD];
 
@@ -62,6 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   long long channel = j / taps * plane;  // where element j0 + j lies in its window: channel, then tap
   int tap = j % taps;
   for (int j0 = 0; j0 < elements; j0 += BLOCK_C) {
+    STAMP(ISSUE, j0 / BLOCK_C);
     const bool valid = j0 + j < elements;
     const long long at = channel + (c.dilation_w == 1 ? tap : tap / c.R * c.dilation_w * c.R + tap % c.R);
 #pragma unroll
@@ -74,12 +75,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     for (tap += BLOCK_C; tap >= taps; tap -= taps) channel += plane;
     __syncthreads();
+    STAMP(ARRIVE, j0 / BLOCK_C);
 #pragma unroll
     for (int jj = 0; jj < BLOCK_C; ++jj) {
       const float4 a[2] = {*(const float4*)&Ws[jj][tk], *(const float4*)&Ws[jj][tk + 16]};
       const float4 b[2] = {*(const float4*)&Xs[jj][tq], *(const float4*)&Xs[jj][tq + 32]};
       multiply_accumulate(acc, a, b);
     }
+    STAMP(CONSUME, j0 / BLOCK_C);
     __syncthreads();
   }
 #pragma unroll

@@ -32,6 +32,10 @@ __device__ inline void multiply_accumulate(float acc[8][8], const float4 (&a)[2]
     for (int j = 0; j < 8; ++j) acc[i][j] += av[i] * bv[j];
 }
 
+// Rung 05's zig-zag: row 0-3 and column 0-7 of a lane in the warp's 4 x 8 grid of thread tiles.
+__device__ inline int zigzag_k(int lane) { return lane >> 1 & 1 | lane >> 2 & 2; }
+__device__ inline int zigzag_q(int lane) { return lane & 1 | lane >> 1 & 2 | lane >> 2 & 4; }
+
 // Write four neighbouring pixels of output channel k; `pixel` counts over (N,P,Q) and is a multiple of 4.
 __device__ inline void store_pixels(float* y, const float* v, float bias, int k, int pixel, const Conv& c) {
   const int image = c.P * c.Q;
@@ -43,3 +47,29 @@ __device__ inline void store_pixels(float* y, const float* v, float bias, int k,
   for (int e = 0; e < 4; ++e, ++pixel)
     if (pixel < c.N * image) y[((long long)(pixel / image) * c.K + k) * image + pixel % image] = v[e] + bias;
 }
+
+// With -DTIMELINE=n a kernel stamps the multiprocessor's clock for the first n tiles of each warp of some blocks: when the
+// tile's loads begin (ISSUE) and are all under way (ISSUED), when it is there for the whole block (ARRIVE), and when the
+// warp has used it up (CONSUME). Without the switch nothing of this is compiled.
+#ifdef TIMELINE
+#define TIMELINE_PARAMETERS , long long *timeline, int first_block, int blocks
+#define STAMP(event, step) stamp(timeline, first_block, blocks, event, step)
+enum Event { ISSUE, ISSUED, ARRIVE, CONSUME };
+
+// timeline (blocks, warps, TIMELINE + 1, 4): the last row holds the number of the multiprocessor.
+__device__ inline void stamp(long long* timeline, int first_block, int blocks, Event event, int step) {
+  const unsigned block = blockIdx.x - first_block;
+  if (block >= (unsigned)blocks || step >= TIMELINE || threadIdx.x % 32 != 0) return;
+  long long now;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)::"memory");
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  long long* rows = timeline + ((long long)block * warps + warp) * (TIMELINE + 1) * 4;
+  rows[step * 4 + event] = now;
+  unsigned multiprocessor;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+  if (step == 0) rows[TIMELINE * 4] = multiprocessor;
+}
+#else
+#define TIMELINE_PARAMETERS
+#define STAMP(event, step)
+#endif

@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
     *("explore", "magics", "player", "draw"),
-    *("bench", "counters", "doctor", "results", "measure", "machine"),
+    *("bench", "ablation", "timeline", "gantt", "latency", "counters", "doctor", "results", "measure", "machine"),
     *("conv", "gpu", "sim", "isolated", "referee", "peers", "timing"),
-    *("compiler", "nvrtc", "catalog", "bank_patterns"),
+    *("occupancy", "compiler", "nvrtc", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")

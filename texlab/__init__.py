@@ -28,6 +28,8 @@ _HOME = {
     "bench": "bench",
     "load_results": "results",
     "counters": "counters",
+    "timeline": "timeline",
+    "occupancy": "occupancy",
     "doctor": "doctor",
 }
 _MODULES = ("layouts", "explore", "draw")

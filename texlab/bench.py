@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from texlab import bank_patterns, compiler, gpu, machine, trace
+from texlab import ablation, bank_patterns, compiler, gpu, machine, trace
 from texlab.catalog import kernels as catalog
 from texlab.layouts import LAYOUTS
 from texlab.measure import Counted, Timed
@@ -57,7 +57,8 @@ def bench(
     layout kernel the layout), ``verified, verified_by, rel_err`` (L2 norm), ``error``.
 
     On a GPU also ``ms, ms_p10, ms_p90`` (median and percentiles over launches, L2 flushed before each; all launches of
-    the program, so ``includes_transform`` is true), ``kernel_ms`` (the last launch alone, L2 flushed too), ``tflops``
+    the program, so ``includes_transform`` is true), ``kernel_ms``, ``kernel_ms_p10``, ``kernel_ms_p90`` (the last launch
+    alone, L2 flushed too), ``tflops``
     or ``gbps``, ``floor_ms`` (what the bytes that must move take at the copy's rate). The output is judged in float64
     before the timing and, with new inputs and all output and scratch memory filled with NaN, after it.
 
@@ -261,6 +262,33 @@ def record_counters(out: Path | str | None = None) -> Path:
     return path
 
 
+def record_pipeline(layers: Sequence[str], n: int, out: Path | str | None = None) -> Path:
+    """Time the steps of ``texlab.ablation`` on the layers at batch ``n``, add what each kernel uses and what it achieves, and
+    save the topic "pipeline" after each layer."""
+    arch = _arch()
+    for layer in layers:
+        shape = LAYERS[layer].with_(n=n)
+        result = bench(ablation.contestants(), shape, device="gpu", repeat=25)
+        rows = [row | ablation.achieved(row, shape, arch) for row in result]
+        result = Result(rows, result.machine, result.date, result.commit)
+        path = result.save("pipeline", out)
+        print(f"{result}\n", flush=True)
+    return path
+
+
+def record_timeline(layer: str, n: int, out: Path | str | None = None) -> Path:
+    """Record the stamps of ``ablation.TIMELINES`` on a layer at batch ``n`` as the topic "timeline"."""
+    from texlab.timeline import timeline
+
+    shape, rows = LAYERS[layer].with_(n=n), []
+    for name, tunables in ablation.TIMELINES:
+        program = catalog[name].program(shape, **tunables)
+        look = timeline(program, device="gpu", **Trial(shape).inputs(program))
+        rows.append({"layer": layer, "n": n, "kernel": name, "tunables": tunables} | look.row())
+        print(f"{look.summary()} {len(look.blocks)} blocks on multiprocessor {look.sm}", flush=True)
+    return Result(rows, machine.describe("gpu"), _today(), machine.commit()).save("timeline", out)
+
+
 def record_bank_rules(out: Path | str | None = None) -> Path:
     """Read the hardware's shared-load wavefronts of single load instructions (``texlab.bank_patterns``) beside what
     ``texlab.trace.wavefronts`` says of the same addresses, and save the topic "bank_rules"."""
@@ -290,14 +318,16 @@ def _arch() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m texlab.bench record ladder|counters|bank_rules [--layers cv1,cv9] [--n 128] [--out DIR]``."""
+    """``python -m texlab.bench record ladder|counters|bank_rules|pipeline|timeline [--layers cv1,cv9] [--n 128] [--out DIR]``."""
     parser = argparse.ArgumentParser(prog="python -m texlab.bench", description=main.__doc__)
     record = parser.add_subparsers(dest="what", required=True).add_parser(
         "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
     )
-    record.add_argument("topic", choices=("ladder", "counters", "bank_rules"))
-    record.add_argument("--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve (ladder)")
-    record.add_argument("--n", type=int, default=128, help="batch size, default 128 (ladder)")
+    record.add_argument("topic", choices=("ladder", "counters", "bank_rules", "pipeline", "timeline"))
+    record.add_argument(
+        "--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve (ladder, pipeline)"
+    )
+    record.add_argument("--n", type=int, default=128, help="batch size, default 128 (ladder, pipeline, timeline)")
     record.add_argument("--out", default=None, help="folder, default: the results shipped with texlab")
     given = parser.parse_args(arguments)
     layers = given.layers.split(",")
@@ -306,8 +336,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason := gpu.why_no_gpu():
         print(f"Recording needs an NVIDIA GPU: {reason}", file=sys.stderr)
         return 1
-    if given.topic == "ladder":
-        path = record_ladder(layers, given.n, given.out)
+    if given.topic in ("ladder", "pipeline"):
+        path = {"ladder": record_ladder, "pipeline": record_pipeline}[given.topic](layers, given.n, given.out)
+    elif given.topic == "timeline":
+        path = record_timeline(ablation.LAYER, given.n, given.out)
     else:
         path = {"counters": record_counters, "bank_rules": record_bank_rules}[given.topic](given.out)
     print(f"recorded in {path}")

@@ -135,6 +135,7 @@ class Kernel:
             launches=launches,
             defines={name: value for name, value in values.items() if value != self.tunables[name].default},
             filename=self.file,
+            needs=self.header.get("needs", "sm_75"),
         )
 
 
@@ -185,7 +186,9 @@ def _im2col_launch(shape: ConvShape, t: dict[str, Any]) -> Launch:
     return _rows_launch("im2col", "col", shape.r * shape.s, shape.p * shape.q, shape, t)
 
 
-def _tile_launch(entry: str, first: str, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any]) -> Launch:
+def _tile_launch(
+    entry: str, first: str, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any], shared_bytes: int = 0
+) -> Launch:
     if t["BLOCK_K"] < 8 or t["BLOCK_Q"] < 8:
         raise ValueError(f"{entry}: BLOCK_K={t['BLOCK_K']} and BLOCK_Q={t['BLOCK_Q']} must be at least 8")
     threads = t["BLOCK_K"] // 8 * (t["BLOCK_Q"] // 8)
@@ -193,7 +196,8 @@ def _tile_launch(entry: str, first: str, filters: str, bias: str | None, shape: 
     _limit("C*R*S", shape.c * shape.r * shape.s, shape)
     pixels = _limit("N*P*Q", shape.n * shape.p * shape.q, shape)
     blocks = k_tiles * shape.groups * -(-pixels // t["BLOCK_Q"])
-    return Launch(entry, (blocks, 1, 1), (threads, 1, 1), (first, filters, bias, "y", conv_struct(shape)))
+    args = (first, filters, bias, "y", conv_struct(shape))
+    return Launch(entry, (blocks, 1, 1), (threads, 1, 1), args, shared_bytes)
 
 
 def _outputs(shape: ConvShape) -> tuple[Buffer, ...]:
@@ -225,6 +229,18 @@ def _im2win_conv(entry: str) -> Callable[[ConvShape, dict[str, Any], str | None]
         )
 
     return plan
+
+
+def _im2win_pipeline(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    taps = shape.w_shape[1] * shape.s * shape.r
+    wt = (shape.groups, taps, shape.k // shape.groups)
+    buffers = (*_outputs(shape), Buffer("xw", _xw_shape(shape), role="scratch"), Buffer("wt", wt, role="scratch"))
+    ring = 4 * t["STAGES"] * t["BLOCK_C"] * (t["BLOCK_K"] + t["BLOCK_Q"] + 2 * t["PAD"])
+    return buffers, (
+        _im2win_launch(shape, t),
+        Launch("window_filter_by_channel", _blocks(prod(wt), 256), (256, 1, 1), ("w", "wt", conv_struct(shape))),
+        _tile_launch("im2win_pipeline", "xw", "wt", bias, shape, t, ring),
+    )
 
 
 def _im2col(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
@@ -261,6 +277,13 @@ kernels: Mapping[str, Kernel] = {
         Kernel("im2win_direct", ("02_im2win.cu", "03_im2win_direct.cu"), "conv", _im2win_conv("im2win_direct")),
         Kernel("im2win_tile", ("02_im2win.cu", "04_im2win_tile.cu"), "conv", _im2win_conv("im2win_tile")),
         Kernel("im2win_zigzag", ("02_im2win.cu", "05_im2win_zigzag.cu"), "conv", _im2win_conv("im2win_zigzag")),
+        Kernel(
+            "im2win_double_buffer",
+            ("02_im2win.cu", "07_im2win_double_buffer.cu"),
+            "conv",
+            _im2win_conv("im2win_double_buffer"),
+        ),
+        Kernel("im2win_pipeline", ("02_im2win.cu", "09_im2win_pipeline.cu"), "conv", _im2win_pipeline),
         Kernel("im2col", ("im2col.cu",), "layout", _im2col),
         Kernel("im2col_gemm", ("im2col.cu", "im2col_gemm.cu"), "conv", _im2col_gemm),
         Kernel("nchw4c", ("nchw4c.cu",), "layout", _nchw4c),

@@ -236,6 +236,7 @@ def _prepare(
     """(entry, launch function) for each launch, outputs, architecture."""
     device = cupy.cuda.Device()
     arch = f"sm_{device.compute_capability}"
+    check_arch(program, arch)
     if program.arch and program.arch.rstrip("af") != arch:
         raise DeviceError(f"program {program.name!r} is for {program.arch} alone, this GPU is {arch}")
     arch = program.arch or arch
@@ -347,6 +348,15 @@ def arguments(launch: Launch, ptx: str, pointers: Mapping[str, int]) -> tuple[An
             value = pointers[value]
         out.append(compiler.bind(value, param, where))
     return tuple(out)
+
+
+def check_arch(program: Program, arch: str) -> None:
+    """DeviceError if a card of ``arch`` lacks instructions that the Program needs."""
+    if compiler.lacks(program, arch):
+        raise DeviceError(
+            f"program {program.name!r} uses instructions that begin with {program.needs}; this GPU is {arch}. "
+            "device='sim' runs it, and the kernels of texlab.kernels that need less run here"
+        )
 
 
 def encode(tensor: TensorMap, address: int) -> np.ndarray:

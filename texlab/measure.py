@@ -139,7 +139,9 @@ class Timed:
         row = extra | verdict(checks)
         if row["verified"]:
             moved = sum(b.nbytes for b in program.inputs + program.outputs)
-            row |= _rates(times, self._shape, kind, moved) | {"kernel_ms": float(np.median(last))}
+            low, middle, high = (float(v) for v in np.percentile(last, (10, 50, 90)))
+            row |= _rates(times, self._shape, kind, moved)
+            row |= {"kernel_ms": middle, "kernel_ms_p10": low, "kernel_ms_p90": high}
         return row
 
     def _load(self, trial: Trial) -> None:

@@ -179,6 +179,7 @@ class Program:
     defines: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     filename: str = "kernel.cu"
+    needs: str = "sm_75"  # the least architecture that has the instructions it uses
     arch: str = ""
 
     def buffer(self, name: str) -> Buffer:

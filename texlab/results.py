@@ -24,7 +24,10 @@ from typing import Any
 RESULTS = Path(__file__).parent / "data" / "results"
 
 #: fields that are times or follow from one: only a verified row may have them
-TIME_FIELDS = ("ms", "ms_p10", "ms_p90", "kernel_ms", "tflops", "gbps")
+TIME_FIELDS = (
+    *("ms", "ms_p10", "ms_p90", "tflops", "gbps"),
+    *("kernel_ms", "kernel_ms_p10", "kernel_ms_p90", "kernel_tflops", "kernel_gbps"),
+)
 
 #: rows with equal values here were measured in one sitting and are replaced together
 GROUP_FIELDS = ("layer", "n", "shape", "precision")
@@ -47,6 +50,12 @@ _COLUMNS: tuple[tuple[str, str, str, Any], ...] = (
     ("floor_ms", "floor", "ms", "{:.4g}".format),
     ("tflops", "rate", "TFLOP/s", "{:.2f}".format),
     ("gbps", "bandwidth", "GB/s", "{:,.0f}".format),
+    ("kernel_tflops", "last launch", "TFLOP/s", "{:.2f}".format),
+    ("kernel_gbps", "last launch", "GB/s", "{:,.0f}".format),
+    ("registers", "registers", "/ thread", str),
+    ("shared_bytes", "shared memory", "KiB / block", lambda v: f"{v / 1024:.1f}"),
+    ("resident_blocks", "resident", "blocks / SM", str),
+    ("occupancy", "occupancy", "%", lambda v: f"{100 * v:.0f}"),
     ("instructions_per_output", "instructions", "warp-level / output", "{:.3f}".format),
     ("shared_wavefronts_per_output", "shared wavefronts", "/ output", "{:.3f}".format),
     ("global_sectors_per_output", "global sectors", "32 B / output", "{:.3f}".format),

@@ -1,15 +1,18 @@
-"""Write the README's ladder table from the catalog and the recorded results: python tools/ladder_table.py"""
+"""Write the README's ladder and pipeline tables from the catalog and the recorded results: python tools/ladder_table.py"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from texlab import ablation
 from texlab.catalog import kernels
 from texlab.results import Result, load_results
 from texlab.shapes import LAYERS
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- ladder: written by tools/ladder_table.py -->\n", "<!-- end of ladder -->\n"
+PIPELINE_BEGIN = "<!-- pipeline: written by tools/ladder_table.py -->\n"
+PIPELINE_END = "<!-- end of pipeline -->\n"
 LAYER = "cv9"  # the layer the table shows: 64 channels of 56 x 56, 64 filters of 3 x 3
 
 
@@ -45,10 +48,53 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def ablation_table() -> str:
+    """What each step towards the pipeline is worth, over the recorded layers, with its origin below it."""
+    try:
+        result = load_results("pipeline")
+    except FileNotFoundError:
+        result = None
+    lines = [
+        "| step | compared with | factor (layers' range) | slower on | registers | shared, KiB | blocks / SM | TFLOP/s | GB/s |"
+    ]
+    lines.append("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for row in ablation.factors(result or ()):
+        cells = [row["step"], row["after"] or "–"]
+        if "factor" in row:
+            cells += [
+                f"{row['factor']:.2f} ({row['least']:.2f} to {row['most']:.2f})",
+                f"{row['losses']} of {row['layers']}",
+            ]
+        else:
+            cells += ["–", "–"]
+        if "registers" in row:
+            cells += [f"{row['registers']}", f"{row['shared_bytes'] / 1024:.1f}", f"{row['resident_blocks']}"]
+        else:
+            cells += ["–"] * 3
+        achieved = [
+            f"{row[name]:,.{digits}f}" for name, digits in (("kernel_tflops", 1), ("kernel_gbps", 0)) if name in row
+        ]
+        lines.append(f"| {' | '.join(cells + (achieved or ['–', '–']))} |")
+    if result:
+        n = {row["n"] for row in result}
+        batch = f"N = {n.pop()}" if len(n) == 1 else "several batch sizes"
+        lines += [
+            "",
+            f"The convolution kernel alone; factors are geometric means over the layers, {batch}, {result.label}.",
+        ]
+    else:
+        lines += ["", "Figures appear here once they are recorded on a GPU (`python -m texlab.bench record pipeline`)."]
+    return "\n".join(lines) + "\n"
+
+
+def _between(text: str, begin: str, end: str, content: str) -> str:
+    before, rest = text.split(begin)
+    return before + begin + content + end + rest.split(end)[1]
+
+
 def replaced(readme: str) -> str:
-    """The README's text with a current table."""
-    before, rest = readme.split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    """The README's text with current tables."""
+    return _between(_between(readme, BEGIN, END, table()), PIPELINE_BEGIN, PIPELINE_END, ablation_table())
 
 
 if __name__ == "__main__":
