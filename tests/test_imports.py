@@ -16,9 +16,9 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 ORDER = (
     *("explore", "magics", "player", "draw"),
     *("bench", "counters", "doctor", "results", "measure", "machine"),
-    *("conv", "gpu", "sim", "isolated", "referee", "peers", "timing"),
+    *("textures", "conv", "gpu", "sim", "isolated", "gputextures", "referee", "peers", "timing"),
     *("compiler", "nvrtc", "catalog", "bank_patterns"),
-    *("trace", "program", "layouts", "reference", "shapes", "paths"),
+    *("trace", "program", "layouts", "reference", "cache", "views", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")
 MODULES = sorted(

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from texlab import compiler, isolated
+from texlab import compiler, gputextures, isolated
 from texlab.catalog import kernels, source_of
 from texlab.program import DeviceError, KernelFault, Launch, Program, Run
 
 #: CUDA errors after which every call of the process fails, until it ends.
 FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721}
+COPY_IN = "copy into a CUDA array"  # the name of the steps that do that
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 _lost: list[str] = []  # what destroyed this process' CUDA context, if anything did
@@ -159,16 +160,24 @@ def run(
     return Run(program, "gpu", outputs, ms, arch)
 
 
-def prepare(program: Program, arrays: Mapping[str, Any]) -> tuple[Callable[[], None], dict[str, Any]]:
+def prepare(
+    program: Program, arrays: Mapping[str, Any], *, refresh: bool = True
+) -> tuple[Callable[[], None], dict[str, Any]]:
     """A function that queues all launches on CuPy's current stream, and the output arrays it writes: for timing without
     allocation, copies or checks in between. Call it inside ``faults(program.name)`` and synchronise there.
 
-    Arguments, poisoning and errors as in ``run``, but never isolated."""
+    ``refresh``: each call copies textures' inputs into their CUDA arrays again; False: once, now, and the launches alone
+    are queued. Arguments, poisoning and errors as in ``run``, but never isolated."""
     program.check_inputs(arrays)
     cupy = _cupy()
     with _device_of(cupy, arrays) as device:
         _check_context(device)
         steps, outputs, _ = _prepare(cupy, program, arrays)
+        if not refresh:
+            for name, step in steps:
+                if name == COPY_IN:
+                    step()
+            steps = [(name, step) for name, step in steps if name != COPY_IN]
 
     def launch() -> None:
         for _, step in steps:
@@ -240,7 +249,9 @@ def _prepare(
     code = compiler.cubin(program, arch)
     text = compiler.ptx(program, arch)  # for the signatures
     try:
-        buffers = {b.name: _buffer(cupy, b, arrays) for b in program.buffers}
+        hidden = {b.name for b in program.in_arrays if b.role == "scratch"}  # in a CUDA array and nowhere else
+        buffers = {b.name: _buffer(cupy, b, arrays) for b in program.buffers if b.name not in hidden}
+        textures = gputextures.bind(cupy, program, buffers)
     except cupy.cuda.memory.OutOfMemoryError as error:
         free, total = device.mem_info
         needed = sum(b.nbytes for b in program.buffers)
@@ -249,26 +260,28 @@ def _prepare(
             f"{program.scratch_bytes / 2**30:.2f} GiB are scratch; {free / 2**30:.2f} of {total / 2**30:.2f} GiB are "
             "free: use a smaller shape or batch, or free other arrays"
         ) from error
-    steps = []
+    pointers = {name: array.data.ptr for name, array in buffers.items()} | textures.handles
+    steps = [(COPY_IN, step) for step in textures.before]
     for launch in program.launches:
-        values = arguments(launch, text, {name: array.data.ptr for name, array in buffers.items()})
+        values = arguments(launch, text, pointers)
         check_geometry(launch)
         if launch.blocks == 0:
             continue  # nothing to do, and CUDA refuses an empty grid
         with faults(launch.entry):
             function = _function(code, launch.entry, device.id)
             _allow(cupy, function, launch, device.id)
-        steps.append((launch.entry, _step(function, launch, values, buffers)))
+        steps.append((launch.entry, _step(function, launch, values, (buffers, textures))))
+    steps += [("copy out of a CUDA array", step) for step in textures.after]
     return steps, {b.name: buffers[b.name] for b in program.outputs}, arch
 
 
-def _step(function: Any, launch: Launch, values: tuple[Any, ...], buffers: dict[str, Any]) -> Callable[[], None]:
+def _step(function: Any, launch: Launch, values: tuple[Any, ...], memory: Any) -> Callable[[], None]:
     """A function that queues the launch."""
 
     def step() -> None:
         function(launch.grid, launch.block, values, shared_mem=launch.shared_bytes)
 
-    step.buffers = buffers  # the memory that its pointers lead to lives as long as it does
+    step.memory = memory  # what its pointers and handles lead to lives as long as it does
     return step
 
 

@@ -144,6 +144,8 @@ def count(
         lanes = np.bitwise_count(m)
         if space == "shared":
             cost = np.stack([lanes, *_bank_passes(a, m, width)], axis=1)
+        elif space == "texture":  # sectors depend on where a cache model puts the texels: Trace.texture()
+            cost = np.stack([lanes, 0 * lanes, 0 * lanes, _distinct(a, m, 1)], axis=1)
         else:
             cost = np.stack([lanes, *(_distinct(a, m, unit) for unit in (SECTOR, LINE, width))], axis=1)
         for i, row in zip(new, cost.astype(np.int64), strict=True):
@@ -251,6 +253,7 @@ class Trace:
     instruction: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
     address: np.ndarray = field(default_factory=lambda: np.zeros((0, 32), np.uint64))
+    textures: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -328,6 +331,8 @@ class Trace:
         cost = {"wavefronts": np.zeros(len(at), np.int64), "sectors": np.zeros(len(at), np.int64)}
         for i in np.unique(which):
             ins, mine = self.instructions[i], which == i
+            if ins.space == "texture":
+                continue
             name, rule = ("wavefronts", wavefronts) if ins.space == "shared" else ("sectors", sectors)
             cost[name][mine] = rule(self.address[at][mine], self.mask[at][mine], ins.width)
         columns = {

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, bits, collectives, copies, memory, tensorcores
+from texlab.sim import arith, bits, collectives, copies, memory, tensorcores, textures
 from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
 from texlab.sim.ops import Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
@@ -65,7 +65,7 @@ _NAMES = {
 }
 
 
-_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS}
+_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS, **textures.EMITTERS}
 
 
 class Generator:

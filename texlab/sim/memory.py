@@ -91,6 +91,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.regions: dict[int, Buffer] = {}
+        self.textures: dict[int, Any] = {}  # handle -> textures.Bound
 
     def add(self, name: str, data: np.ndarray) -> Buffer:
         region = len(self.regions) + 1

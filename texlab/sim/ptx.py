@@ -20,7 +20,8 @@ TYPES = {
 
 #: Instructions that concern a warp or a block as a whole, or that touch memory: never executed under a select.
 _INDIVISIBLE = frozenset(
-    "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix mma cp call trap".split()
+    "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix mma cp call trap "
+    "tex tld4 suld sust".split()
 )
 
 
