@@ -17,7 +17,7 @@ ORDER = (
     *("explore", "magics", "player", "draw"),
     *("bench", "counters", "doctor", "results", "measure", "machine"),
     *("textures", "conv", "gpu", "sim", "isolated", "gputextures", "referee", "peers", "timing"),
-    *("compiler", "nvrtc", "catalog", "bank_patterns"),
+    *("compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "cache", "views", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")

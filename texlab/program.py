@@ -124,7 +124,7 @@ class Program:
             b = self.buffer(view.buffer)
             view.check(b.shape, b.dtype, b.role)
         for b in self.in_arrays:
-            views = [v for v in self.textures if v.buffer == b.name]
+            views = [v for v in self.textures if v.buffer == b.name and (v.memory == "array" or b.role != "input")]
             kinds = {(v.memory, v.size, v.channels) for v in views}
             if len(kinds) > 1:
                 raise ValueError(

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from texlab import cache
+from texlab.views import unpack_texels
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -274,6 +277,48 @@ class Trace:
         t["bytes_used"] = t.distinct * t.width_bytes
         t["efficiency"] = t.bytes_used / (SECTOR * t.sectors)
         return t.drop(columns=["lanes", "distinct"])
+
+    def texture(self, layout: str = "block-linear", levels: Any = cache.H200) -> DataFrame:
+        """One row per instruction that reads through the L1 cache (texture fetches, surface reads, global loads), with what
+        the model ``texlab.cache`` says: ``requests``, ``active_lanes_per_request``, ``sectors``, ``sectors_per_request``,
+        ``hits`` and ``hit_rate`` of sectors in the L1, ``l2_bytes`` brought from the L2, ``bytes_used`` that lanes asked for.
+
+        ``layout``: the address map of CUDA arrays; ``levels``: the L1 and L2 caches. Needs the rows (``trace=True``)."""
+        import pandas as pd
+
+        served = cache.run(self, levels=levels, layout=layout)
+        which = self.instruction[served.row]
+        out = []
+        for n, ins in enumerate(self.instructions):
+            mine, rows = which == n, self.instruction == n
+            if not mine.any() or ins.space not in ("texture", "global"):
+                continue
+            requests, hits, total = int(rows.sum()), int(served.hit[mine].sum()), int(mine.sum())
+            lanes = int(np.bitwise_count(self.mask[rows]).sum())
+            names = {f: getattr(ins, f) for f in ("entry", "file", "line", "source", "opcode", "space")}
+            out.append(
+                {
+                    **names,
+                    "requests": requests,
+                    "active_lanes_per_request": lanes / requests,
+                    "sectors": total,
+                    "sectors_per_request": total / requests,
+                    "hits": hits,
+                    "hit_rate": hits / total,
+                    "l2_bytes": SECTOR * (total - hits),
+                    "bytes_used": self._bytes_used(n, rows),
+                }
+            )
+        return pd.DataFrame(out)
+
+    def _bytes_used(self, n: int, rows: np.ndarray) -> int:
+        """Bytes that the lanes of an instruction asked for, each lane's texel (or load) counted."""
+        ins, lanes = self.instructions[n], int(np.bitwise_count(self.mask[rows]).sum())
+        if ins.space != "texture":
+            return lanes * ins.width
+        first = self.address[rows][0, int(self.mask[rows][0] & -self.mask[rows][0]).bit_length() - 1]
+        view = self.textures[int(unpack_texels(first)[0])]
+        return lanes * view.texel_bytes(self.buffers[view.buffer].dtype)
 
     def by_line(self) -> DataFrame:
         """One row per source line, space and kind of access: requests, sectors, wavefronts, conflicts."""
