@@ -45,7 +45,9 @@ H200 = (Cache("L1", 224 << 10), Cache("L2", 60 << 20, 16))
 
 
 # where texels lie -------------------------------------------------------------------------------------------------
-def texel_address(view: TextureView, dtype: str, layer: Any, y: Any, x: Any, layout: str = "block-linear") -> np.ndarray:
+def texel_address(
+    view: TextureView, dtype: str, layer: Any, y: Any, x: Any, layout: str = "block-linear"
+) -> np.ndarray:
     """Byte offset of texels within their texture, under an address map.
 
     >>> view = TextureView("t", "x", (64, 64))
@@ -121,7 +123,9 @@ def stream(trace: Any, rows: np.ndarray | None = None, layout: str | Mapping[str
         number, layer, y, x = unpack_texels(trace.address[mine[row], lane].view(np.int64))
         for n in np.unique(number):
             at = number == n
-            parts += [(mine[row[at]][ok], s[ok]) for s, ok in _texel_sectors(trace, int(n), layer[at], y[at], x[at], layout)]
+            parts += [
+                (mine[row[at]][ok], s[ok]) for s, ok in _texel_sectors(trace, int(n), layer[at], y[at], x[at], layout)
+            ]
     if not parts:
         return Stream(np.zeros(0, np.int64), np.zeros(0, np.int64))
     row, sector = (np.concatenate(p) for p in zip(*parts, strict=True))
@@ -141,7 +145,9 @@ def _lanes(mask: np.ndarray) -> np.ndarray:
     return (mask[:, None] >> np.arange(32, dtype=np.uint32) & 1).astype(bool)
 
 
-def _texel_sectors(trace: Any, number: int, layer: Any, y: Any, x: Any, layout: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+def _texel_sectors(
+    trace: Any, number: int, layer: Any, y: Any, x: Any, layout: Any
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """(sectors, whether there are any) of fetches through one view: for a linear filter of all texels it mixes."""
     view = trace.textures[number]
     placed = trace.buffers[view.buffer]
@@ -154,7 +160,9 @@ def _texel_sectors(trace: Any, number: int, layer: Any, y: Any, x: Any, layout: 
         for right in reach:
             j, i = resolve(y + down, view.height, view.address), resolve(x + right, view.width, view.address)
             inside = (j >= 0) & (i >= 0)
-            where = texel_address(view, placed.dtype, layer, np.maximum(j, 0), np.maximum(i, 0), "row-major" if linear else name)
+            where = texel_address(
+                view, placed.dtype, layer, np.maximum(j, 0), np.maximum(i, 0), "row-major" if linear else name
+            )
             out.append(((base + where) // SECTOR, inside))
     return out
 

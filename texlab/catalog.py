@@ -48,7 +48,10 @@ class Tunable:
 
 
 #: buffers, launches, and where there are any the texture views
-Plan = tuple[tuple[Buffer, ...], tuple[Launch, ...]] | tuple[tuple[Buffer, ...], tuple[Launch, ...], tuple[TextureView, ...]]
+Plan = (
+    tuple[tuple[Buffer, ...], tuple[Launch, ...]]
+    | tuple[tuple[Buffer, ...], tuple[Launch, ...], tuple[TextureView, ...]]
+)
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,9 @@ def _im2col_launch(shape: ConvShape, t: dict[str, Any]) -> Launch:
     return _rows_launch("im2col", "col", shape.r * shape.s, shape.p * shape.q, shape, t)
 
 
-def _tile_launch(entry: str, first: str | None, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any]) -> Launch:
+def _tile_launch(
+    entry: str, first: str | None, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any]
+) -> Launch:
     if t["BLOCK_K"] < 8 or t["BLOCK_Q"] < 8:
         raise ValueError(f"{entry}: BLOCK_K={t['BLOCK_K']} and BLOCK_Q={t['BLOCK_Q']} must be at least 8")
     threads = t["BLOCK_K"] // 8 * (t["BLOCK_Q"] // 8)

@@ -18,6 +18,7 @@ import numpy as np
 from texlab import compiler, gputextures, isolated
 from texlab.catalog import kernels, source_of
 from texlab.program import DeviceError, KernelFault, Launch, Program, Run
+from texlab.texture_probes import FILE as PROBE
 
 #: CUDA errors after which every call of the process fails, until it ends.
 FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721}
@@ -195,7 +196,11 @@ def poison(array: Any) -> None:
 def trusted(program: Program) -> bool:
     """True if the source is a catalog kernel's and its tunables are numbers: then no line in it is the user's."""
     numbers = all(isinstance(value, int | np.integer) for value in program.defines.values())
-    return numbers and not program.options and program.source in {source_of(k.files) for k in kernels.values()}
+    return (
+        numbers
+        and not program.options
+        and program.source in {source_of(files) for files in ((PROBE,), *(k.files for k in kernels.values()))}
+    )
 
 
 @contextlib.contextmanager

@@ -44,7 +44,8 @@ class Buffer:
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch. ``args``: a str names a buffer (its address) or a texture view (its handle), None is a null
-    pointer, anything else is passed by value (Python numbers take the type the kernel declares; structs are 0-d NumPy structured arrays)."""
+    pointer, anything else is passed by value (Python numbers take the type the kernel declares;
+    structs are 0-d NumPy structured arrays)."""
 
     entry: str
     grid: tuple[int, int, int]

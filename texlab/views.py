@@ -126,7 +126,9 @@ class TextureView:
         if dtype not in FORMATS:
             raise ValueError(f"{where}: buffer {self.buffer!r} is {dtype}; a texel is made of {FORMATS}")
         if self.filter == "linear" and dtype == "uint8" and self.read == "element":
-            raise ValueError(f"{where}: filter='linear' gives fractions, and uint8 elements are none: read='normalized'")
+            raise ValueError(
+                f"{where}: filter='linear' gives fractions, and uint8 elements are none: read='normalized'"
+            )
         if self.read == "normalized" and dtype != "uint8":
             raise ValueError(f"{where}: read='normalized' is for uint8; {dtype} texels are floats already")
         row, needed = self.row_bytes(dtype), prod(self.size) * self.texel_bytes(dtype)

@@ -17,9 +17,9 @@ import numpy as np
 
 from texlab import compiler
 from texlab.program import Launch, Program, Run
+from texlab.sim import textures
 from texlab.sim.batch import Batch
 from texlab.sim.codegen import compile_kernel
-from texlab.sim import textures
 from texlab.sim.hazards import check_launch
 from texlab.sim.memory import Memory, parameter_offsets
 from texlab.sim.ptx import parse
