@@ -12,7 +12,7 @@ block-linear map is the documented one of NVIDIA's graphics memory (Tegra X1 Tec
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +152,7 @@ def _texel_sectors(
     view = trace.textures[number]
     placed = trace.buffers[view.buffer]
     linear = view.memory == "linear"
-    base = placed.base if linear else _ARRAYS + (list(trace.buffers).index(view.buffer) << 40)
+    base = placed.base if linear else array_base(trace, view.buffer)
     name = layout.get(view.name, "block-linear") if isinstance(layout, Mapping) else layout or "block-linear"
     reach = (0, 1) if view.filter == "linear" else (0,)
     out = []
@@ -167,12 +167,20 @@ def _texel_sectors(
     return out
 
 
+def array_base(trace: Any, buffer: str) -> int:
+    """Where the model puts the CUDA array of a buffer: apart from everything that has an address."""
+    return _ARRAYS + (list(trace.buffers).index(buffer) << 40)
+
+
 # the caches -----------------------------------------------------------------------------------------------------------
-def simulate(sector: np.ndarray, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
+def simulate(
+    sector: np.ndarray, cache: Cache, watch: Callable[[int, list[dict[int, int]]], None] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Send sector numbers through a cache that starts empty: (hit, reuse distance), one for each.
 
     The reuse distance is the number of different lines touched since this line was touched last, -1 at the first time: a
-    fully associative cache of more lines than that still has it.
+    fully associative cache of more lines than that still has it. ``watch`` is called after each access with its number and
+    the sets: line -> bits of the sectors it holds.
 
     >>> hit, distance = simulate(np.array([0, 1, 0, 4, 8, 0]), Cache("two lines", 256))
     >>> hit.tolist(), distance.tolist()
@@ -200,6 +208,8 @@ def simulate(sector: np.ndarray, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
             del times[at]
         times.append(n)
         last[line] = n
+        if watch is not None:
+            watch(n, held)
     return hits, distances
 
 

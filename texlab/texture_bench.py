@@ -160,6 +160,67 @@ def modelled(scene: Scene, path: str, order: str, sequence: np.ndarray, levels: 
     }
 
 
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """``requests``, ``sectors``, ``hits`` and ``hit_rate`` that the hardware counted for a probe's row; NaN where it did not."""
+    counted = {name: math.nan if value is None else value for name, value in row["counters"].items()}
+    pipes = (
+        ("ld",) if PATHS[row["path"]].view is None else ("tex", "surface" if PATHS[row["path"]].surface else "texture")
+    )
+    out = {}
+    for what in ("requests", "sectors", "hits"):
+        values = [counted.get(f"{pipe}_{what}", math.nan) for pipe in pipes]
+        out[what] = next((v for v in values if not math.isnan(v)), math.nan)
+    return out | {"hit_rate": out["hits"] / out["sectors"] if out["sectors"] else math.nan}
+
+
+def agreement(rows: list[dict[str, Any]]) -> Any:
+    """DataFrame of the recorded probes, modelled beside measured: a row for each scene, path and order.
+
+    Columns: ``scene, path, order``; ``sectors`` a request and ``hit rate (%)`` of the L1, modelled and measured;
+    ``difference (points)``: modelled minus measured hit rate; ``missed sectors`` of both; ``what it says``."""
+    import pandas as pd
+
+    out = []
+    for row in rows:
+        if row["kernel"] != "texture_probe":
+            continue
+        m, c = row.get("modelled", {}), measured(row)
+        requests = m.get("requests", math.nan)
+        gap = 100 * (m.get("hit_rate", math.nan) - c["hit_rate"])
+        missed = m.get("sectors", math.nan) - m.get("hits", math.nan), c["sectors"] - c["hits"]
+        out.append(
+            {
+                "scene": row["scene"],
+                "path": row["path"],
+                "order": row["order"],
+                "sectors a request, modelled": m.get("sectors", math.nan) / requests,
+                "sectors a request, measured": c["sectors"] / requests,
+                "hit rate modelled (%)": 100 * m.get("hit_rate", math.nan),
+                "hit rate measured (%)": 100 * c["hit_rate"],
+                "difference (points)": gap,
+                "missed sectors, modelled": missed[0],
+                "missed sectors, measured": missed[1],
+                "what it says": _verdict(gap, m, c, missed),
+            }
+        )
+    return pd.DataFrame(out)
+
+
+def _verdict(gap: float, m: Mapping[str, float], c: Mapping[str, float], missed: tuple[float, float]) -> str:
+    """In words, why a modelled hit rate is what was measured, or is not."""
+    if not m or math.isnan(c["hit_rate"]):
+        return "not measured" if m else "not modelled"
+    if abs(gap) <= 5:
+        return "agrees"
+    lookups = c["sectors"] / m["sectors"]
+    if abs(missed[0] - missed[1]) <= 0.05 * max(missed):
+        how = f"{lookups:.2f} times as many lookups" if lookups > 1 else f"only {lookups:.0%} of the lookups"
+        return f"the same sectors were brought in; the hardware counts {how}, and so another share of hits"
+    if missed[1] > missed[0]:
+        return f"{missed[1] / max(missed[0], 1):.2f} times as many sectors were brought in as LRU would"
+    return f"only {missed[1] / missed[0]:.0%} of the sectors were brought in that LRU would bring"
+
+
 # times --------------------------------------------------------------------------------------------------------------
 LARGE = (2048, 2048)
 
@@ -207,6 +268,15 @@ def _time_rows() -> Iterator[dict[str, Any]]:
                     whole = stopwatch.times(gpu.prepare(program, arrays)[0], repeat=9)
                     row["copy_ms"] = float(np.median(whole)) - middle
             yield row
+
+
+def time_program(path: str, order: str, repeat: int = 5) -> float:
+    """Milliseconds of one probe over the large image on this machine's GPU (median; the L2 is warm). Raises DeviceError."""
+    threads, steps = 256, 16
+    sequence = places(order, *LARGE)
+    how = {"blocks": math.prod(LARGE) // (threads * steps), "threads": threads, "steps": steps}
+    program = texture_probes.program(path, {order: sequence}, LARGE, **how)
+    return gpu.run(program, texture_probes.inputs(program, {order: sequence}), repeat=repeat).ms
 
 
 # what the hardware returns ----------------------------------------------------------------------------------------

@@ -50,11 +50,11 @@ PATHS: dict[str, Path] = {
 }
 
 
-def places(order: str, height: int, width: int, seed: int = 1) -> np.ndarray:
+def places(order: str, height: int, width: int, seed: int = 1, tile: tuple[int, int] = (4, 8)) -> np.ndarray:
     """Every texel of an image once: (height*width, 2) int, columns y and x, in the sequence that ``order`` names.
 
     "row": along the rows. "column": down the columns. "diagonal": down and to the right, around the edge. "zig-zag": the
-    Z-curve, (0,0) (0,1) (1,0) (1,1) ... "tile": 8 x 4 tiles, one a warp. "random": shuffled.
+    Z-curve, (0,0) (0,1) (1,0) (1,1) ... "tile": tiles of ``tile`` rows and columns (8 wide and 4 high: a warp), tile after tile. "random": shuffled.
 
     >>> places("zig-zag", 2, 4)[:4].tolist()
     [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -67,7 +67,8 @@ def places(order: str, height: int, width: int, seed: int = 1) -> np.ndarray:
     elif order == "zig-zag":
         key = interleave(y, x)
     elif order == "tile":
-        key = ((y // 4 * -(-width // 8) + x // 8) * 4 + y % 4) * 8 + x % 8
+        down, right = tile
+        key = ((y // down * -(-width // right) + x // right) * down + y % down) * right + x % right
     elif order == "random":
         key = np.random.default_rng(seed).permutation(height * width)
     elif order == "row":
