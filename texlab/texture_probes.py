@@ -54,7 +54,8 @@ def places(order: str, height: int, width: int, seed: int = 1, tile: tuple[int, 
     """Every texel of an image once: (height*width, 2) int, columns y and x, in the sequence that ``order`` names.
 
     "row": along the rows. "column": down the columns. "diagonal": down and to the right, around the edge. "zig-zag": the
-    Z-curve, (0,0) (0,1) (1,0) (1,1) ... "tile": tiles of ``tile`` rows and columns (8 wide and 4 high: a warp), tile after tile. "random": shuffled.
+    Z-curve, (0,0) (0,1) (1,0) (1,1) ... "tile": tiles of ``tile`` rows and columns (4 high and 8 wide: a warp), tile after
+    tile. "random": shuffled.
 
     >>> places("zig-zag", 2, 4)[:4].tolist()
     [[0, 0], [0, 1], [1, 0], [1, 1]]

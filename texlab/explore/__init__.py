@@ -1,9 +1,10 @@
 """Explorers for notebooks: a picture of what a kernel does, with controls. They need ipywidgets and anywidget.
 
-``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``texture()`` a warp's fetches
-from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders, judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with
-what each line moved; ``measured()`` times and counters, live or recorded; ``check_layout()`` judges a learner's layout kernel;
-``texture_agreement()``, ``texture_times()`` what was measured of textures; ``landscape()``, ``face()`` pictures to work on.
+``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``texture()`` a warp's
+fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
+judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
+``measured()`` times and counters, live or recorded; ``texture_agreement()``, ``texture_times()`` what was measured of
+textures; ``check_layout()`` judges a learner's layout kernel; ``landscape()``, ``face()`` pictures to work on.
 """
 
 from texlab.explore.bank_scenarios import try_mapping
@@ -16,6 +17,17 @@ from texlab.explore.texture_pictures import face, landscape
 from texlab.explore.texture_tables import texture_agreement, texture_times, try_order
 
 __all__ = [
-    *("banks", "check_layout", "face", "landscape", "layout", "listing", "measured", "predict"),
-    *("texture", "texture_agreement", "texture_times", "try_mapping", "try_order"),
+    "banks",
+    "check_layout",
+    "face",
+    "landscape",
+    "layout",
+    "listing",
+    "measured",
+    "predict",
+    "texture",
+    "texture_agreement",
+    "texture_times",
+    "try_mapping",
+    "try_order",
 ]

@@ -124,7 +124,7 @@ def pictures(s: Study) -> dict[str, Any]:
     seen: set[int] = set()
     when = np.full((SIZE, SIZE), -1, np.int32)
     captions, hits, asked = [], 0, 0
-    bounds = np.searchsorted(s.behaviour.row, s.rows, side="left").tolist() + [len(s.behaviour.row)]
+    bounds = [*np.searchsorted(s.behaviour.row, s.rows, side="left").tolist(), len(s.behaviour.row)]
     for t in range(s.requests):
         mine = slice(bounds[t], bounds[t + 1])
         sectors, hit = s.behaviour.sector[mine], s.behaviour.hit[mine]

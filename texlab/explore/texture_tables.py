@@ -78,8 +78,9 @@ def texture_times() -> Html:
         plain.append(" ".join([path.ljust(14), *("" if v is None else f"{v:9.3f}" for v in values)]))
     heads = "".join(f"<th {cell}>{o}</th>" for o in ORDERS)
     html = (
-        "<table style='border-spacing:0;line-height:1.45;font-variant-numeric:tabular-nums'><thead><tr><th style='text-align:left'>"
-        f"path</th>{heads}<th {cell}>copy into<br>the array</th><th></th></tr></thead><tbody>{body}</tbody></table>"
+        "<table style='border-spacing:0;line-height:1.45;font-variant-numeric:tabular-nums'><thead><tr>"
+        f"<th style='text-align:left'>path</th>{heads}<th {cell}>copy into<br>the array</th><th></th></tr></thead>"
+        f"<tbody>{body}</tbody></table>"
         f"<small>Milliseconds, every output checked before and after. {escape(recorded.label)}. A CUDA array must first be "
         "filled: the column before the last is that copy.</small>"
     )
@@ -87,7 +88,8 @@ def texture_times() -> Html:
 
 
 def _nothing() -> Html:
-    text = "Nothing to show yet: no texture measurements are recorded. On a machine with a GPU: python -m texlab.bench record texture"
+    text = "Nothing to show yet: no texture measurements are recorded. On a machine with a GPU: "
+    text += "python -m texlab.bench record texture"
     return Html(f"<div style='{_NOTE}'>{escape(text)}</div>", text)
 
 
@@ -117,8 +119,8 @@ def try_order(places: Sequence[Any] | np.ndarray, layout: str = "block-linear", 
     requests = len(np.unique(b.row))
     return _judged(
         True,
-        f"{len(b.hit) / requests:.2f} sectors a request ({requests} requests), {b.hit_rate:.1%} of them hits, {b.bytes['L2']:,} bytes "
-        f"from the L2 for {4 * size * size:,} bytes of image.",
+        f"{len(b.hit) / requests:.2f} sectors a request ({requests} requests), {b.hit_rate:.1%} of them hits, "
+        f"{b.bytes['L2']:,} bytes from the L2 for {4 * size * size:,} bytes of image.",
     )
 
 
