@@ -14,7 +14,7 @@ from texlab import trace as trace_module
 pytest.importorskip("anywidget", reason="needs Jupyter's widgets")
 
 from texlab.explore import bank_scenarios as scenarios
-from texlab.explore.bank_frames import bank_frames, shared_rows
+from texlab.explore.bank_frames import bank_frames, fitting, shared_rows
 from texlab.results import Result
 
 ALL = 0xFFFFFFFF
@@ -124,6 +124,13 @@ def test_long_selection_is_cut_and_says_so():
     pictures = frames_of(access(np.tile(LANES * 4, (60, 1))), limit=48)
     assert len(pictures.load["captions"]) == 48
     assert pictures.left_out == 12
+
+
+def test_a_picture_fits_a_screen():
+    near, far = np.tile(LANES * 4, (60, 1)), LANES * 4 + 4096 * np.arange(60)[:, None]
+    for address, count in ((near, 12), (far, 12), (LANES * 512 + 4 * far, 1)):
+        trace = access(address)
+        assert fitting(trace, shared_rows(trace, 0, 0)) == count
 
 
 def test_nothing_to_show_is_an_error():

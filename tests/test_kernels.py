@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import conv_shapes
 
+from strategies import conv_shapes
 from texlab.catalog import kernels
 from texlab.layouts import LAYOUTS
 from texlab.program import device_function

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from strategies import conv_shapes
 from texlab.layouts import LAYOUTS, runs
 from texlab.shapes import ConvShape
-
-from strategies import conv_shapes
 
 
 @pytest.mark.parametrize("name", list(LAYOUTS))

@@ -16,7 +16,6 @@ widgets = pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
 from labserver import CHROMIUM_ARGS, chromium  # noqa: E402
-
 from texlab.explore._base import Explorer, Later  # noqa: E402
 from texlab.player import COLOURS, GREEN, ORANGE, OUTSIDE, SKY, Player, _runs  # noqa: E402
 

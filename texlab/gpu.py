@@ -304,12 +304,16 @@ def _buffer(cupy: Any, buffer: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _function(code: bytes, entry: str, device: int) -> Any:
+def _module(code: bytes, device: int) -> Any:
     import cupy
 
     module = cupy.cuda.Module()
     module.load(code)
-    return module.get_function(entry)
+    return module
+
+
+def _function(code: bytes, entry: str, device: int) -> Any:
+    return _module(code, device).get_function(entry)  # entries of one module share its variables
 
 
 def _allow(cupy: Any, function: Any, launch: Launch, device: int) -> None:

@@ -35,13 +35,14 @@ def main() -> None:
         browser = tool.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_ARGS))
         with jupyterlab(Path(folder)) as server:
             for name, (_, step) in EXPLORERS.items():
-                page = browser.new_page(viewport={"width": 1400, "height": 1500})
+                page = browser.new_page(viewport={"width": 1400, "height": 1750})
                 page.goto(f"{server.url}&reset")
                 lab = Lab(page)
                 lab.open_and_run(f"{name}.ipynb")
                 page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
                 player = lab.player()
                 player.focus()
+                page.keyboard.press("Home")
                 for _ in range(step):
                     page.keyboard.press("ArrowRight")
                 page.evaluate("document.activeElement.blur()")

@@ -1,5 +1,6 @@
 """Copies that land later: cp.async, mbarrier, bulk copies. PTX ISA, "Asynchronous copy", "mbarrier"."""
 
+# ruff: noqa: E501 (inline PTX reads better in one line)
 from __future__ import annotations
 
 import numpy as np
@@ -19,9 +20,9 @@ _ADDRESS = "__device__ __forceinline__ unsigned at(const void* p) { return (unsi
 
 for op, n in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)):
     words = n // 4
-    for label, tail, wait in (
-        ("wait_all", "", "cp.async.wait_all;"),
-        ("wait_group", "", "cp.async.commit_group; cp.async.wait_group 0;"),
+    for label, wait in (
+        ("wait_all", "cp.async.wait_all;"),
+        ("wait_group", "cp.async.commit_group; cp.async.wait_group 0;"),
     ):
         kernel(
             f"async.{op}{n}.{label}",

@@ -1,5 +1,6 @@
 """Atomics on global and shared memory, with results that do not depend on the order. PTX ISA, "atom", "red"."""
 
+# ruff: noqa: E501 (inline PTX reads better in one line)
 from __future__ import annotations
 
 import numpy as np
@@ -240,7 +241,7 @@ kernel(
     outputs={"r": (4, "uint32")},
     expect=np.full(4, 32 % 10),
 )
-for key, header_type, register in (("f16x2", "float16", 0), ("bf16x2", "uint16", 0)):
+for key, dtype in (("f16x2", "float16"), ("bf16x2", "uint16")):
     values = (some("float32", 64, seed=8) % 8).astype("f4")
     halves = values.astype("f2") if key == "f16x2" else (values.view("u4") >> 16).astype("u2")
     total = values.reshape(16, 2, 2).sum(0)
@@ -255,7 +256,7 @@ for key, header_type, register in (("f16x2", "float16", 0), ("bf16x2", "uint16",
   asm volatile("atom.global.add.noftz.{key} %0, [%1], %2;" : "=r"(old) : "l"(r + t % 2), "r"(v[t]) : "memory");
 }}
 """,
-        outputs={"r": ((2, 2), header_type)},
+        outputs={"r": ((2, 2), dtype)},
         expect=total.astype("f2") if key == "f16x2" else (total.astype("f4").view("u4") >> 16).astype("u2"),
         v=halves.reshape(32, 2),
     )

@@ -1,5 +1,6 @@
 """Conversions, comparisons and selection: PTX ISA, "cvt", "Comparison and Selection", "mov"."""
 
+# ruff: noqa: E501 (inline PTX reads better in one line)
 from __future__ import annotations
 
 from . import exact
@@ -42,17 +43,10 @@ for source in INTEGERS:
             "s64",
             lambda a, t=source: narrow(a, t),
         )
-for target, source in (
-    "s8 s32, u8 s32, s16 s32, u16 s32, s32 u32, u32 s32, s32 s64, u32 s64, u8 u32, s8 u16, s64 u64, u64 s64, s8 s64".split(
-        ", "
-    )
-    and [
-        pair.split()
-        for pair in "s8 s32, u8 s32, s16 s32, u16 s32, s32 u32, u32 s32, s32 s64, u32 s64, u8 u32, s8 u16, s64 u64, u64 s64, s8 s64".split(
-            ", "
-        )
-    ]
-):
+_SATURATING = (
+    "s8 s32, u8 s32, s16 s32, u16 s32, s32 u32, u32 s32, s32 s64, u32 s64, u8 u32, s8 u16, s64 u64, u64 s64, s8 s64"
+)
+for target, source in map(str.split, _SATURATING.split(", ")):
     ptx(
         f"convert.sat.{target}.{source}",
         CVT,

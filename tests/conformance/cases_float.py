@@ -148,7 +148,7 @@ for t, top in (("f32", 1 << 31), ("f64", 1 << 63)):
             x.infinite,
             not x.nan,
             x.nan,
-            not x.nan and not x.infinite and exponent > 0,
+            not x.nan and not x.infinite and (exponent > 0 or zero),  # PTX counts zeros as normal
             exponent == 0 and not zero,
         ]
         return sum(bool(v) << i for i, v in enumerate(facts))
@@ -243,7 +243,8 @@ def through(function, ftz=False):
     """``function`` in double precision of float values, as bits of the result rounded to float."""
 
     def f(*bits):
-        x = np.array(bits, "u4").view("f4").astype("f8")
+        with np.errstate(all="ignore"):
+            x = np.array(bits, "u4").view("f4").astype("f8")
         if ftz:
             x = np.where(np.abs(x) < 2.0**-126, np.copysign(0.0, x), x)
         with np.errstate(all="ignore"):
@@ -267,16 +268,15 @@ def between(low: float, high: float):
 
 
 def magnitude(low: float, high: float):
-    """Likewise for magnitudes; zeros, infinities and NaN stay."""
+    """Likewise for magnitudes, from one power of two to another; zeros, infinities and NaN stay."""
 
     def f(v):
-        e = (
-            np.log2(low)
-            + (np.log2(high) - np.log2(low)) * (raw(seed_of(low, high), len(v)) >> np.uint64(11)) * 2.0**-53
-        )
+        words, first, last = raw(seed_of(low, high), len(v)), int(np.log2(low)), int(np.log2(high))
+        fraction = 1 + (words >> np.uint64(11)).astype("f8") * 2.0**-53
+        spread = np.ldexp(fraction, first + (words % np.uint64(last - first)).astype("i4"))
         size = np.abs(v.astype("f8"))
         keep = (size == 0) | ~np.isfinite(size) | ((size >= low) & (size <= high))
-        return np.where(keep, v, np.copysign(2.0**e, v))
+        return np.where(keep, v, np.copysign(spread, v))
 
     return f
 

@@ -4,6 +4,7 @@ Each mma shape has two cases: small whole numbers, of which every sum is exact, 
 order of summation PTX leaves open, to a bound.
 """
 
+# ruff: noqa: E501 (inline PTX reads better in one line)
 from __future__ import annotations
 
 import numpy as np

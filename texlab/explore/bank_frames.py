@@ -47,6 +47,18 @@ def shared_rows(trace: Any, block: int, warp: int, instructions: Collection[int]
     return np.flatnonzero(wanted[trace.instruction] & (trace.block == block) & (trace.warp == warp))
 
 
+def fitting(trace: Any, rows: np.ndarray, most: int = 12, tall: int = 24) -> int:
+    """How many of the first accesses make a picture that fits a screen: at most ``most``, whose memory is at most
+    ``tall`` rows of 32 words; at least 1."""
+    touched: set[int] = set()
+    for count, row in enumerate(rows[:most]):
+        lanes = (int(trace.mask[row]) >> np.arange(32)) & 1 == 1
+        touched |= set((trace.address[row][lanes] // (4 * BANKS)).tolist())
+        if len(touched) > tall and count:
+            return count
+    return min(len(rows), most)
+
+
 def bank_frames(
     trace: Any, rows: np.ndarray, limit: int = 32, name: str = "", places: np.ndarray | None = None
 ) -> BankFrames:

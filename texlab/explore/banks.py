@@ -12,7 +12,7 @@ import numpy as np
 from texlab.catalog import kernels
 from texlab.explore import bank_tables as tables
 from texlab.explore._base import Explorer, Later
-from texlab.explore.bank_frames import bank_frames, shared_rows
+from texlab.explore.bank_frames import bank_frames, fitting, shared_rows
 from texlab.explore.bank_scenarios import OWN, SCENARIOS, SHAPE, Study, check_expression, clash, lane_places, study
 from texlab.player import Player
 from texlab.program import Program
@@ -29,7 +29,7 @@ def banks(
     kernel: str = "im2win_zigzag",
     shape: ConvShape | None = None,
     program: Program | None = None,
-    accesses: int = 12,
+    accesses: int | None = None,
     want: Mapping[str, np.ndarray] | None = None,
     **arrays: np.ndarray,
 ) -> BankExplorer:
@@ -39,7 +39,7 @@ def banks(
     mapping; another convolution of the catalog is shown by itself. ``shape``: the convolution (default: one block's
     tile). ``program``: your own Program instead, its inputs in ``arrays`` (default: random numbers).
     ``want``: the outputs that your Program must give, by name; without it the result cannot be judged.
-    ``accesses``: how many the picture holds (12: three k-steps of the tiled kernels).
+    ``accesses``: how many the picture holds (default: what fits a screen, at most 12).
 
     Raises ValueError for an unknown kernel; whatever goes wrong later is shown in the explorer.
 
@@ -61,7 +61,7 @@ class BankExplorer(Explorer):
         shape: ConvShape,
         program: Program | None,
         arrays: dict[str, np.ndarray],
-        accesses: int,
+        accesses: int | None,
         want: Mapping[str, np.ndarray] | None,
     ) -> None:
         self.kernel, self.shape, self.accesses = kernel, shape, accesses
@@ -214,13 +214,15 @@ class BankExplorer(Explorer):
         ]
         places = lane_places(trace, warp) if self.guided else None
         rows = shared_rows(trace, 0, warp, wanted)
-        pictures = bank_frames(trace, rows, self.accesses, f"{self._label}, warp {warp}", places)
+        pictures = bank_frames(
+            trace, rows, self.accesses or fitting(trace, rows), f"{self._label}, warp {warp}", places
+        )
         self.player.load(**pictures.load)
         return pictures.left_out
 
     def _judge(self, result: Study, left_out: int) -> str:
         run = result.run
-        more = f" The picture shows the first {self.accesses} accesses; {left_out} more follow." * bool(left_out)
+        more = f" The picture shows the first {self.player.steps} accesses; {left_out} more follow." * bool(left_out)
         ran = f"{escape(run.program.filename)} ran in the simulator in {run.ms:.0f} ms."
         if result.wrong is None:
             return tables.note(f"{ran} Its result was not compared with anything.{more}", tables.NEUTRAL)
