@@ -19,15 +19,9 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
-from texlab.sim import arith, bits, collectives, copies, memory, tensorcores, textures
-from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
-from texlab.sim.ops import Unsupported
-=======
-from texlab.sim import arith, bits, collectives, copies, halves, memory, rounding, tensorcores
+from texlab.sim import arith, bits, collectives, copies, halves, memory, rounding, tensorcores, textures
 from texlab.sim.flow import Block, basic_blocks, liveness, reads_shared, shared_hazards, tokens
 from texlab.sim.ops import HALVES, Unsupported
->>>>>>> main
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
 from texlab.sim.variants import known
 
