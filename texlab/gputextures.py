@@ -108,8 +108,10 @@ def _linear(cupy: Any, view: TextureView, dtype: str, pixels: Any, bound: Bound)
 def _sampling(cupy: Any, view: TextureView) -> Any:
     runtime = cupy.cuda.runtime
     mode = getattr(runtime, f"cudaAddressMode{view.address.capitalize()}")
+    # A one-dimensional array is one row, at whose edge every fetch lies: with a border there, half of each mixture is border.
+    other = mode if len(view.size) > 1 else runtime.cudaAddressModeClamp
     return cupy.cuda.texture.TextureDescriptor(
-        (mode, mode, mode),
+        (mode, other, other),
         getattr(runtime, f"cudaFilterMode{view.filter.capitalize()}"),
         runtime.cudaReadModeNormalizedFloat if view.read == "normalized" else runtime.cudaReadModeElementType,
         normalizedCoords=int(view.normalized),

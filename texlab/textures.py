@@ -10,7 +10,7 @@ from texlab.program import Buffer, Launch, Program, device_function
 from texlab.views import TextureView
 
 _SOURCE = """
-// One fetch a thread; missing channels come as 0, 0 and 1.
+// One fetch a thread; missing channels come as 0.
 extern "C" __global__ void fetch(cudaTextureObject_t texture, const float* at, {type}4* out, int n) {{
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = {call};
