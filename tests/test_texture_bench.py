@@ -122,4 +122,4 @@ def test_neighbours_of_one_pair_are_far_from_those_of_another():
 def test_model_of_a_probe_counts_what_the_order_says():
     scene = Scene("square", (64, 64), ("tile",), ("texture",), blocks=1, steps=32)
     got = texture_bench.modelled(scene, "texture", "tile", scene.sequences()["tile"], cache.H200)
-    assert (got["requests"], got["sectors"], got["hits"]) == (32, 128, 0)  # an 8 x 4 tile is one line of four sectors
+    assert (got["requests"], got["sectors"], got["hits"]) == (32, 256, 128)  # four sectors, each wanted by two groups

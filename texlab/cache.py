@@ -1,8 +1,16 @@
 """A model of the caches between a multiprocessor and memory, fed by a trace.
 
 A cache holds lines of 128 bytes, each of four sectors of 32 bytes that are filled one by one; a miss brings one sector.
-Lines sit in sets and the least recently used one of a set makes room. A request of a warp asks for each sector once,
-however many lanes want it. The model knows no time: what is asked for is there at once.
+Lines sit in sets and the least recently used one of a set makes room. The model knows no time: what is asked for is there
+at once. A request of a warp is looked up in groups of lanes, and each group asks for each of its sectors once: all 32 lanes
+of a load, 4 lanes of a texture fetch, 8 of a surface read. What one group brought, the next one of the same request hits.
+
+*Documented*: sectors and lines of 32 and 128 bytes, the block-linear map below, 256 KB a multiprocessor for L1 and shared
+memory. *Calibrated* on the counters of an NVIDIA H200 (``texlab/data/results/h200/texture.json``): the groups of lanes, the
+192 KB that the L1 has of them, and that a line of a two-dimensional texture over linear memory is 32 bytes x 4 rows. LRU
+over one set is a simplification: which lines compete for a place in the hardware is not known. It shows where a walk needs
+nearly all of the cache (its hit rate falls gradually, from 128 KB on, where LRU falls off a cliff) and along the diagonals of
+a tall image.
 
 Where a texel lies is an *address map*: "row-major" (a plain buffer), "block-linear" (a CUDA array) or "morton". The
 block-linear map is the documented one of NVIDIA's graphics memory (Tegra X1 Technical Reference Manual, "Block Linear"):
@@ -18,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from texlab.views import TextureView, resolve, unpack_texels
+from texlab.views import TextureView, padded_pitch, resolve, unpack_texels
 
 SECTOR, LINE = 32, 128
 SECTORS = LINE // SECTOR
@@ -39,9 +47,11 @@ class Cache:
         return self.bytes // LINE
 
 
-#: NVIDIA H200 (compute capability 9.0): 256 KB a multiprocessor for L1, textures and shared memory together, of which a
-#: kernel with a few KB of shared memory leaves most to the L1; 60 MB of L2, as the driver reports it.
-H200 = (Cache("L1", 224 << 10), Cache("L2", 60 << 20, 16))
+#: NVIDIA H200 (compute capability 9.0): of 256 KB a multiprocessor for L1, textures and shared memory together, what fits the
+#: recorded hit rates of random orders; 60 MB of L2, as the driver reports it.
+H200 = (Cache("L1", 192 << 10), Cache("L2", 60 << 20, 16))
+#: lanes that are looked up together, by what is read
+LANES = {"load": 32, "texture": 4, "surface": 8}
 
 
 # where texels lie -------------------------------------------------------------------------------------------------
@@ -88,7 +98,7 @@ def _interleave(y: np.ndarray, x: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class Stream:
     """What reached the cache, request by request: ``row`` (accesses,) of the trace, ``sector`` (accesses,) numbers
-    (address / 32), each once a row, in the trace's order."""
+    (address / 32), each once a group of lanes (``LANES``), in the trace's order."""
 
     row: np.ndarray
     sector: np.ndarray
@@ -116,24 +126,22 @@ def stream(trace: Any, rows: np.ndarray | None = None, layout: str | Mapping[str
         row, lane = np.nonzero(_lanes(trace.mask[mine]))
         address = trace.address[mine[row], lane].astype(np.int64)
         for plus in range(0, width, SECTOR):
-            parts.append((mine[row], (address + plus) // SECTOR))
+            parts.append((mine[row], lane // LANES["load"], (address + plus) // SECTOR))
     mine = rows[texture]
     if len(mine):
         row, lane = np.nonzero(_lanes(trace.mask[mine]))
         number, layer, y, x = unpack_texels(trace.address[mine[row], lane].view(np.int64))
         for n in np.unique(number):
             at = number == n
+            group = lane[at] // LANES["surface" if trace.textures[int(n)].surface else "texture"]
             parts += [
-                (mine[row[at]][ok], s[ok]) for s, ok in _texel_sectors(trace, int(n), layer[at], y[at], x[at], layout)
+                (mine[row[at]][ok], group[ok], s[ok])
+                for s, ok in _texel_sectors(trace, int(n), layer[at], y[at], x[at], layout)
             ]
     if not parts:
         return Stream(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    row, sector = (np.concatenate(p) for p in zip(*parts, strict=True))
-    order = np.lexsort((sector, row))
-    row, sector = row[order], sector[order]
-    new = np.ones(len(row), bool)
-    new[1:] = (row[1:] != row[:-1]) | (sector[1:] != sector[:-1])
-    return Stream(row[new], sector[new])
+    row, group, sector = np.unique([np.concatenate(p) for p in zip(*parts, strict=True)], axis=1)
+    return Stream(row, sector)
 
 
 def _cached(instruction: Any) -> bool:
@@ -154,16 +162,21 @@ def _texel_sectors(
     linear = view.memory == "linear"
     base = placed.base if linear else array_base(trace, view.buffer)
     name = layout.get(view.name, "block-linear") if isinstance(layout, Mapping) else layout or "block-linear"
+    name = "row-major" if linear else name
+    across = padded_pitch(view.row_bytes(placed.dtype)) // SECTOR
     reach = (0, 1) if view.filter == "linear" else (0,)
     out = []
     for down in reach if len(view.size) > 1 else (0,):
         for right in reach:
             j, i = resolve(y + down, view.height, view.address), resolve(x + right, view.width, view.address)
             inside = (j >= 0) & (i >= 0)
-            where = texel_address(
-                view, placed.dtype, layer, np.maximum(j, 0), np.maximum(i, 0), "row-major" if linear else name
-            )
-            out.append(((base + where) // SECTOR, inside))
+            j, i = np.maximum(j, 0), np.maximum(i, 0)
+            if linear and len(view.size) > 1:  # sectors numbered so that four rows share a line
+                line = j // 4 * across + i * view.texel_bytes(placed.dtype) // SECTOR
+                number = array_base(trace, view.buffer) // SECTOR + line * SECTORS + j % 4
+            else:
+                number = (base + texel_address(view, placed.dtype, layer, j, i, name)) // SECTOR
+            out.append((number, inside))
     return out
 
 
@@ -226,7 +239,7 @@ class Behaviour:
 
     @property
     def hit_rate(self) -> float:
-        """Sectors found in the L1 over sectors asked for."""
+        """Lookups of sectors that the L1 held, over all lookups."""
         return float(self.hit.mean()) if len(self.hit) else 0.0
 
     @property

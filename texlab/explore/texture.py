@@ -150,7 +150,7 @@ def table(s: Study, l1: str, usual_tile: bool) -> str:
     heads = [
         "what is read",
         "who says so",
-        "sectors a request",
+        "lookups a request",
         "hit rate of the L1",
         "bytes from the L2",
         "time, 4 M texels",

@@ -137,17 +137,17 @@ def pictures(s: Study) -> dict[str, Any]:
         colour = base_colour.copy()
         colour[was] = PURPLE
         colour[here] = np.where(used[here], GREEN, YELLOW)
-        colour[now] = np.where(np.isin(sector_of[now], sectors[hit]), SKY, ORANGE)
+        colour[now] = np.where(np.isin(sector_of[now], sectors[~hit]), ORANGE, SKY)
         used |= now
         seen |= s.held[t]
         image[t], memory[t, cell] = colour, colour
         image_tags[t, y, x] = lane
         memory_tags[t, cell[y, x]] = lane
         hits, asked = hits + int(hit.sum()), asked + len(hit)
-        touched = len(np.unique(sectors // cache.SECTORS))
+        touched, wanted = len(np.unique(sectors // cache.SECTORS)), len(np.unique(sectors))
         captions.append(
-            f"Request {t + 1} of {s.requests}: {len(np.unique(lane))} lanes want {len(hit)} sectors in {touched} "
-            f"line{'s' if touched > 1 else ''}: {int(hit.sum())} hits, {len(hit) - int(hit.sum())} misses. "
+            f"Request {t + 1} of {s.requests}: {len(np.unique(lane))} lanes want {wanted} sectors in {touched} "
+            f"line{'s' if touched > 1 else ''}; {len(hit)} lookups: {int(hit.sum())} hits, {len(hit) - int(hit.sum())} misses. "
             f"So far {hits} of {asked} were hits ({hits / asked:.0%})."
         )
     flat = np.arange(SIZE * SIZE).reshape(SIZE, SIZE)

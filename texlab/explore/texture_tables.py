@@ -117,9 +117,10 @@ def try_order(places: Sequence[Any] | np.ndarray, layout: str = "block-linear", 
     run = program.run(device="sim", trace=True, **texture_probes.inputs(program, {"own": at}))
     b = cache.run(run.trace, layout=layout)
     requests = len(np.unique(b.row))
+    wanted = len(np.unique([b.row, b.sector], axis=1)[0])
     return _judged(
         True,
-        f"{len(b.hit) / requests:.2f} sectors a request ({requests} requests), {b.hit_rate:.1%} of them hits, "
+        f"{wanted / requests:.2f} sectors a request ({requests} requests), {b.hit_rate:.1%} of the lookups hits, "
         f"{b.bytes['L2']:,} bytes from the L2 for {4 * size * size:,} bytes of image.",
     )
 

@@ -3,7 +3,8 @@
 Texel i lies at coordinate i + 0.5. A point fetch takes texel floor(x). A linear fetch goes to x - 0.5, whose fraction,
 rounded to 8 bits, weighs the two (four) texels around. (CUDA C++ Programming Guide, "Texture Fetching".)
 
-Not documented, but what an NVIDIA H200 returned in every recorded fetch: the product of the two weights is rounded to 8
+Not documented, but what an NVIDIA H200 returned (all recorded fetches; of float16 mixtures all but a few, whose last bit
+differs where large texels cancel): the product of the two weights is rounded to 8
 bits as well, and the other three weights follow from it; normalized coordinates are cut off after 24 binary places; mixed
 float16 texels are rounded to float16, mixed uint8 texels to 1/65535; channels that a texel does not have are 0.
 """
