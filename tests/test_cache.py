@@ -94,8 +94,8 @@ def test_a_sector_of_a_cuda_array_is_16_bytes_by_2_rows_and_a_line_32_by_4():
 
 @pytest.mark.parametrize(
     ("path", "order", "lookups", "sectors"),
-    [("global", "row", 4, 4), ("border", "row", 8, 8), ("border", "tile", 8, 4), ("surface", "row", 8, 8), ("surface", "tile", 8, 4),
-     ("surface", "zig-zag", 4, 4), ("linear memory", "row", 8, 4)],
+    [("global", "row", 4, 4), ("border", "row", 8, 8), ("border", "tile", 8, 4), ("surface", "row", 8, 8),
+     ("surface", "tile", 8, 4), ("surface", "zig-zag", 4, 4), ("linear memory", "row", 8, 4)],
 )  # fmt: skip
 def test_lanes_are_looked_up_in_groups(path, order, lookups, sectors):
     orders = {order: texture_probes.places(order, 32, 32)}

@@ -281,7 +281,8 @@ class Trace:
     def texture(self, layout: str = "block-linear", levels: Any = cache.H200) -> DataFrame:
         """One row per instruction that reads through the L1 cache (texture fetches, surface reads, global loads), with what
         the model ``texlab.cache`` says: ``requests``, ``active_lanes_per_request``, ``sectors`` looked up (once for each
-        group of lanes, ``cache.LANES``), ``sectors_per_request``, ``hits`` and ``hit_rate`` of these in the L1, ``l2_bytes`` brought from the L2, ``bytes_used`` that lanes asked for.
+        group of lanes, ``cache.LANES``), ``sectors_per_request``, ``hits`` and ``hit_rate`` of these lookups in the L1,
+        ``l2_bytes`` brought from the L2, ``bytes_used`` that lanes asked for.
 
         ``layout``: the address map of CUDA arrays; ``levels``: the L1 and L2 caches. Needs the rows (``trace=True``)."""
         import pandas as pd
