@@ -19,6 +19,7 @@ from . import (
     cases_integer,
     cases_matrix,
     cases_memory,
+    cases_tma,
     cases_warp,
 )
 from .case import BITS, Case, Within, cases, difference
@@ -38,6 +39,7 @@ CASES = cases(
     cases_atomic.family,
     cases_async.family,
     cases_matrix.family,
+    cases_tma.family,
 )
 
 __all__ = ["BITS", "CASES", "Case", "Within", "difference", "recorded"]

@@ -35,7 +35,11 @@ _VARIANTS = {
     "ld ldu": f"{_SPACES} {_ORDER} v2 v4 nc ca cg cs lu cv",
     "st": f"{_SPACES} {_ORDER} v2 v4 wb cg cs wt",
     "atom red": f"global shared shared::cta {_ORDER} add min max exch cas and or xor inc dec",
-    "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
+    "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all bulk bulk_group read "
+    "tensor 1d 2d 3d 4d 5d tile prefetch L2 "
+    "mbarrier mbarrier::complete_tx::bytes reduce add min max inc dec and or xor noftz arrive noinc",
+    "mbarrier": "init inval arrive arrive_drop expect_tx complete_tx noComplete test_wait try_wait parity pending_count "
+    "shared shared::cta shared::cluster acquire release cta cluster",
     "shfl": "sync up down bfly idx",
     "vote": "sync all any uni ballot",
     "match": "sync any all",
