@@ -261,8 +261,9 @@ def _shipped_requests() -> dict[str, nvrtc.Request]:
     variants = json.loads((SHIPPED / "variants.json").read_text())
     shape = ConvShape(n=1, c=1, h=3, w=3, k=1, r=3, s=3)  # any shape: kernels take theirs at run time
     programs = [kernels[name].program(shape, **t) for name in kernels for t in [{}, *variants.get(name, [])]]
-    orders, probe = {"row": texture_probes.places("row", 16, 16)}, {"blocks": 1, "threads": 32, "steps": 4}
-    programs += [texture_probes.program("border", orders, (16, 16), window=window, **probe) for window in (1, 3)]
+    orders, how = {"row": texture_probes.places("row", 16, 16)}, {"blocks": 1, "threads": 32, "steps": 4}
+    for windows in variants.get("texture_probe", []):
+        programs.append(texture_probes.program("border", orders, (16, 16), **how, **windows))
     requests = [_request(program, SIM_ARCH) for program in programs]
     return {f"{r.key}.ptx.gz": r for r in requests}
 
