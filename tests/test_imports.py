@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 ORDER = (
     *("explore", "magics", "player", "draw"),
     *("bench", "texture_bench", "counters", "doctor", "results", "measure", "machine"),
-    *("textures", "conv", "gpu", "sim", "isolated", "gputextures", "referee", "peers", "timing"),
+    *("textures", "conv", "gpu", "sim", "isolated", "gputextures", "launches", "referee", "peers", "timing"),
     *("compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "cache", "views", "shapes", "paths"),
 )
