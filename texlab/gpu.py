@@ -249,6 +249,9 @@ def _prepare(
     """(entry, launch function) for each launch, outputs, architecture."""
     device = cupy.cuda.Device()
     arch = f"sm_{device.compute_capability}"
+    if program.arch and program.arch.rstrip("af") != arch:
+        raise DeviceError(f"program {program.name!r} is for {program.arch} alone, this GPU is {arch}")
+    arch = program.arch or arch
     code = compiler.cubin(program, arch)
     text = compiler.ptx(program, arch)  # for the signatures
     try:

@@ -161,6 +161,7 @@ class Program:
     """Everything needed to compile and run some kernels once.
 
     ``source`` is what the compiler sees; ``filename`` is how its lines are reported; ``defines`` become ``-DNAME=value``.
+    ``arch``: the one architecture that has the instructions the source uses ("sm_90a" for wgmma); "" for any.
 
     >>> double = Program(
     ...     name="double",
@@ -180,6 +181,7 @@ class Program:
     defines: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     filename: str = "kernel.cu"
+    arch: str = ""
     textures: tuple[TextureView, ...] = ()
 
     def buffer(self, name: str) -> Buffer:

@@ -21,6 +21,7 @@ from . import (
     cases_memory,
     cases_tma,
     cases_warp,
+    cases_wgmma,
 )
 from .case import BITS, Case, Within, cases, difference
 from .recording import recorded
@@ -40,6 +41,7 @@ CASES = cases(
     cases_async.family,
     cases_matrix.family,
     cases_tma.family,
+    cases_wgmma.family,
 )
 
 __all__ = ["BITS", "CASES", "Case", "Within", "difference", "recorded"]

@@ -70,7 +70,8 @@ def run(
     program.check_inputs(arrays)
     if schedule not in ("lockstep", "warps"):
         raise ValueError(f"schedule={schedule!r}: expected 'lockstep' or 'warps'")
-    text = compiler.ptx(program, compiler.SIM_ARCH)
+    arch = program.arch or compiler.SIM_ARCH
+    text = compiler.ptx(program, arch)
     module = parse(text)
     memory = Memory()
     placed = {}
@@ -126,7 +127,7 @@ def run(
         outputs[b.name] = placed[b.name].data[: b.nbytes].view(b.dtype).reshape(b.shape)
     where = {b.name: Placed(placed[b.name].base, b.nbytes, b.dtype, b.shape) for b in program.buffers}
     recorded = recorder.trace(where, program.textures) if recorder is not None else None
-    return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, recorded, counts)
+    return Run(program, "sim", outputs, 1000 * seconds, arch, recorded, counts)
 
 
 class _Watch:

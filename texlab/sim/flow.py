@@ -10,7 +10,7 @@ from typing import Any
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError
 
 #: Executed by a warp as a whole: all its lanes that have not exited must be there.
-COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix movmatrix mma elect".split())
+COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix movmatrix mma elect wgmma".split())
 _NO_RESULT = frozenset("st red bar barrier bra ret exit membar fence prefetch nanosleep trap stmatrix discard".split())
 _TOKEN = re.compile(r"[%A-Za-z_$][\w$%.~:@]*")
 
@@ -118,6 +118,8 @@ def operands(ins: Instruction, registers: dict[str, str]) -> tuple[list[str], li
     if results and args and args[0][0] == "[":
         results, writes = 0, []
     reads = [r for a in args[results:] for r in named(a)]
+    if head == "wgmma":
+        reads += writes  # the accumulators
     if ins.guard:
         reads += [ins.guard]
         reads += writes  # where the guard is false the old value stays
@@ -179,6 +181,8 @@ def _touches_shared(ins: Instruction) -> str:
     spaces = {p.split("::")[0] for p in ins.parts}
     if head in ("ldmatrix", "stmatrix"):
         return "r" if head == "ldmatrix" else "w"
+    if head == "wgmma":
+        return "r" if ins.parts[1] == "mma_async" else ""
     if head == "cp":
         target = next((p for p in ins.parts if p == "global" or p.startswith("shared")), "")
         if not target or ins.parts[2] == "mbarrier":
@@ -194,7 +198,7 @@ def reads_shared(ins: Instruction) -> bool:
 
 
 def _access_bytes(ins: Instruction) -> int:
-    if ins.parts[0] in ("cp", "ldmatrix", "stmatrix"):
+    if ins.parts[0] in ("cp", "ldmatrix", "stmatrix", "wgmma"):
         return 4
     return int(TYPES.get(ins.parts[-1], "u4")[1])
 

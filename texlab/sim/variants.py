@@ -52,12 +52,16 @@ _VARIANTS = {
     "bar barrier": "sync cta aligned arrive red warp popc and or",
     "voted": "popc and or",
     "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
+    "wgmma": "mma_async fence commit_group wait_group sync aligned tf32 "
+    + " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32)),
     "movmatrix": "sync aligned m8n8 trans",
     "mma": "sync aligned row col m8n8k4 m16n8k4 m16n8k8 m16n8k16 m16n8k32 tf32 satfinite",
 }
 _KNOWN = {name: frozenset(words.split()) for names, words in _VARIANTS.items() for name in names.split()}
 #: Order and hints: nothing to compute, as the simulator's memory is always in order.
-NOTHING = frozenset("membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol".split())
+NOTHING = frozenset(
+    "membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol setmaxnreg".split()
+)
 
 
 def known(ins: Any) -> bool:
