@@ -164,8 +164,28 @@ def bank_story(lab: Lab) -> None:
     playwright.expect(lab.page.get_by_text("Wrong result").first).to_be_visible()
 
 
+def texture_story(lab: Lab) -> None:
+    """The texture explorer: another order and layout redraw both pictures; a small cache loses lines; a texel is found."""
+    row = lab.page.get_by_role("button", name="row", exact=True)
+    output = lab.page.locator(".jp-OutputArea-output").filter(has=row)
+    player = output.locator(".tlp")
+    check_player(lab, player, "03_texture_cache_explorer")
+    column = lab.pixels(player)
+    row.click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("in row order"))
+    assert changed(column, lab.pixels(player)) > 0.01
+    output.get_by_role("button", name="row-major", exact=True).click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("row-major in memory"))
+    playwright.expect(output.get_by_text("the hardware's counters").first).to_be_visible()
+    output.get_by_role("button", name="column", exact=True).click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("in column order"))
+    output.locator(".widget-dropdown", has_text="L1 cache").locator("select").select_option("1 KB")
+    playwright.expect(player).to_contain_text("had to go")
+    playwright.expect(lab.page.get_by_text("hit rates within 5 percentage points").first).to_be_attached()
+
+
 #: notebook -> what a learner does with its explorer, beyond what ``check_player`` does with every picture
-STORIES = {"01_im2win_layout": layout_story, "02_zigzag": bank_story}
+STORIES = {"01_im2win_layout": layout_story, "02_zigzag": bank_story, "03_texture_cache": texture_story}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -25,6 +25,7 @@ from texlab.program import Program, device_function
 from texlab.referee import Trial
 from texlab.results import Result
 from texlab.shapes import LAYERS, ConvShape
+from texlab.texture_bench import record_texture
 
 #: what a contestant may raise and become a row with an error; anything else is a mistake in the call, and is raised
 FAILURES = (RuntimeError, ValueError, MemoryError)
@@ -318,12 +319,12 @@ def _arch() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m texlab.bench record ladder|counters|bank_rules|pipeline|timeline [--layers cv1,cv9] [--n 128] [--out DIR]``."""
+    """``python -m texlab.bench record TOPIC [--layers cv1,cv9] [--n 128] [--out DIR]``."""
     parser = argparse.ArgumentParser(prog="python -m texlab.bench", description=main.__doc__)
     record = parser.add_subparsers(dest="what", required=True).add_parser(
         "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
     )
-    record.add_argument("topic", choices=("ladder", "counters", "bank_rules", "pipeline", "timeline"))
+    record.add_argument("topic", choices=("ladder", "counters", "bank_rules", "pipeline", "timeline", "texture"))
     record.add_argument(
         "--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve (ladder, pipeline)"
     )
@@ -341,7 +342,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif given.topic == "timeline":
         path = record_timeline(ablation.LAYER, given.n, given.out)
     else:
-        path = {"counters": record_counters, "bank_rules": record_bank_rules}[given.topic](given.out)
+        path = {"counters": record_counters, "bank_rules": record_bank_rules, "texture": record_texture}[given.topic](
+            given.out
+        )
     print(f"recorded in {path}")
     return 0
 

@@ -18,6 +18,7 @@ import numpy as np
 from texlab.paths import kernel_dir
 from texlab.program import Buffer, Launch, Program
 from texlab.shapes import ConvShape, ShapeError
+from texlab.views import LIMITS, TextureView
 
 #: ``struct Conv`` of kernels/common.cuh, field by field.
 CONV_DTYPE = np.dtype(
@@ -46,7 +47,11 @@ class Tunable:
     doc: str
 
 
-Plan = tuple[tuple[Buffer, ...], tuple[Launch, ...]]
+#: buffers, launches, and where there are any the texture views
+Plan = (
+    tuple[tuple[Buffer, ...], tuple[Launch, ...]]
+    | tuple[tuple[Buffer, ...], tuple[Launch, ...], tuple[TextureView, ...]]
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ class Kernel:
             wants_int = isinstance(self.tunables[name].default, int)
             if wants_int and (not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0):
                 raise ValueError(f"kernel {self.name!r}: {name}={value!r} must be a non-negative integer")
-        buffers, launches = self.plan(shape, values, "bias" if bias else None)
+        buffers, launches, *textures = self.plan(shape, values, "bias" if bias else None)
         if bias:
             buffers += (Buffer("bias", (shape.k,)),)
         for launch in launches:
@@ -136,6 +141,7 @@ class Kernel:
             defines={name: value for name, value in values.items() if value != self.tunables[name].default},
             filename=self.file,
             needs=self.header.get("needs", "sm_75"),
+            textures=textures[0] if textures else (),
         )
 
 
@@ -187,7 +193,13 @@ def _im2col_launch(shape: ConvShape, t: dict[str, Any]) -> Launch:
 
 
 def _tile_launch(
-    entry: str, first: str, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any], shared_bytes: int = 0
+    entry: str,
+    first: str | None,
+    filters: str,
+    bias: str | None,
+    shape: ConvShape,
+    t: dict[str, Any],
+    shared_bytes: int = 0,
 ) -> Launch:
     if t["BLOCK_K"] < 8 or t["BLOCK_Q"] < 8:
         raise ValueError(f"{entry}: BLOCK_K={t['BLOCK_K']} and BLOCK_Q={t['BLOCK_Q']} must be at least 8")
@@ -243,6 +255,37 @@ def _im2win_pipeline(shape: ConvShape, t: dict[str, Any], bias: str | None) -> P
     )
 
 
+def _im2win_texture(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    wt = (*shape.w_shape[:2], shape.s * shape.r)
+    buffers = (*_outputs(shape), Buffer("wt", wt, role="scratch"))
+    views = ()
+    if prod(shape.x_shape):
+        if t["PLANES"] == 1:
+            t["PLANES"] = _planes_in_a_layer(shape)
+        size = (shape.n * shape.c // t["PLANES"], t["PLANES"] * shape.h, shape.w)
+        views = (TextureView("image", "x", size, address="border"),)
+    return (
+        buffers,
+        (
+            Launch("window_filter", _blocks(prod(wt), 256), (256, 1, 1), ("w", "wt", conv_struct(shape))),
+            _tile_launch("im2win_texture", "image" if views else None, "wt", bias, shape, t),
+        ),
+        views,
+    )
+
+
+def _planes_in_a_layer(shape: ConvShape) -> int:
+    """How many of the N*C planes share a layer of the texture: 1, or the least number with which its layers suffice."""
+    planes, (layers, height, width) = shape.n * shape.c, LIMITS["array", 3, False]
+    for each in range(-(-planes // layers), height // shape.h + 1):
+        if planes % each == 0 and shape.w <= width:
+            return each
+    raise ShapeError(
+        f"{shape}: {planes} planes of {shape.h} x {shape.w} do not divide into a texture of {layers} layers, {height} high "
+        f"and {width} wide; use another batch size, or 'im2win_zigzag'"
+    )
+
+
 def _im2col(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
     return (Buffer("x", shape.x_shape), Buffer("col", _col_shape(shape), role="output")), (_im2col_launch(shape, t),)
 
@@ -284,6 +327,7 @@ kernels: Mapping[str, Kernel] = {
             _im2win_conv("im2win_double_buffer"),
         ),
         Kernel("im2win_pipeline", ("02_im2win.cu", "09_im2win_pipeline.cu"), "conv", _im2win_pipeline),
+        Kernel("im2win_texture", ("02_im2win.cu", "06_im2win_texture.cu"), "conv", _im2win_texture),
         Kernel("im2col", ("im2col.cu",), "layout", _im2col),
         Kernel("im2col_gemm", ("im2col.cu", "im2col_gemm.cu"), "conv", _im2col_gemm),
         Kernel("nchw4c", ("nchw4c.cu",), "layout", _nchw4c),

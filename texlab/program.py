@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from texlab.views import TextureView
+
 #: device name -> "module:function"; imported when first used, so that a Program never needs a GPU library.
 DEVICES = {"sim": "texlab.sim:run", "gpu": "texlab.gpu:run"}
 
@@ -135,9 +137,9 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. ``args``: a str names a buffer, None is a null pointer, a TensorMap describes a buffer to TMA,
-    anything else is passed by value (Python numbers take the type the kernel declares; structs are 0-d NumPy structured
-    arrays)."""
+    """One kernel launch. ``args``: a str names a buffer (its address) or a texture view (its handle), None is a null
+    pointer, a TensorMap describes a buffer to TMA, anything else is passed by value (Python numbers take the type the
+    kernel declares; structs are 0-d NumPy structured arrays)."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -181,6 +183,7 @@ class Program:
     filename: str = "kernel.cu"
     needs: str = "sm_75"  # the least architecture that has the instructions it uses
     arch: str = ""
+    textures: tuple[TextureView, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called ``name``."""
@@ -202,8 +205,38 @@ class Program:
         """Device memory beyond inputs and outputs, in bytes."""
         return sum(b.nbytes for b in self.buffers if b.role == "scratch")
 
+    @property
+    def in_arrays(self) -> tuple[Buffer, ...]:
+        """The buffers whose texels lie in a CUDA array, because a texture view says so."""
+        names = {view.buffer for view in self.textures if view.memory == "array"}
+        return tuple(b for b in self.buffers if b.name in names)
+
+    def check_textures(self) -> None:
+        """Raise ValueError unless every texture view fits its buffer, and the buffers are used as the views allow."""
+        names = [b.name for b in self.buffers] + [view.name for view in self.textures]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise ValueError(f"program {self.name!r}: {twice} name more than one buffer or texture")
+        if len(self.textures) > 16:
+            raise ValueError(f"program {self.name!r} has {len(self.textures)} texture views; at most 16")
+        for view in self.textures:
+            b = self.buffer(view.buffer)
+            view.check(b.shape, b.dtype, b.role)
+        for b in self.in_arrays:
+            views = [v for v in self.textures if v.buffer == b.name and (v.memory == "array" or b.role != "input")]
+            kinds = {(v.memory, v.size, v.channels) for v in views}
+            if len(kinds) > 1:
+                raise ValueError(
+                    f"program {self.name!r}: the views of {b.name!r} disagree on memory, size or channels: {sorted(kinds)}"
+                )
+            if b.role != "input" and any(b.name in launch.args for launch in self.launches if launch.args):
+                raise ValueError(
+                    f"program {self.name!r}: {b.name!r} lies in a CUDA array, which has no address: a launch may take one of "
+                    f"its views {[v.name for v in views]}, not the buffer"
+                )
+
     def check_inputs(self, arrays: Mapping[str, Any]) -> None:
         """Raise ValueError unless ``arrays`` are exactly the inputs, with their shapes and dtypes."""
+        self.check_textures()
         wanted = {b.name: b for b in self.inputs}
         if set(arrays) != set(wanted):
             raise ValueError(f"program {self.name!r} takes {sorted(wanted)}, got {sorted(arrays)}")

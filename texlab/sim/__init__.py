@@ -28,6 +28,7 @@ import numpy as np
 
 from texlab import compiler
 from texlab.program import Launch, Program, Run, TensorMap
+from texlab.sim import textures
 from texlab.sim.batch import Batch
 from texlab.sim.codegen import compile_kernel
 from texlab.sim.hazards import check_launch
@@ -81,6 +82,8 @@ def run(
         if b.role != "input":
             placed[b.name].begin_empty(np.dtype(b.dtype).itemsize)
     memory.add_module(module)
+    bound = textures.bind(program, placed)
+    memory.textures = {b.base: b for b in bound.values()}
     sources = _source_lines(program.source, program.filename)
     recorder = None if trace is False else Recorder(None if trace is True else () if trace == "counts" else trace)
     counts = dict.fromkeys(("warp_instructions", "thread_instructions", "barriers", "blocks"), 0)
@@ -88,7 +91,7 @@ def run(
     for number, launch in enumerate(program.launches):
         kernel = compile_kernel(text, launch.entry, program.filename)
         check_launch(launch, kernel.static_shared)
-        params = _parameters(text, launch, placed, kernel.params)
+        params = _parameters(text, launch, placed | bound, kernel.params)
         memory.set_params(params)
         memory.maps = _maps(program, launch, kernel.params)
         last = number == len(program.launches) - 1
@@ -123,7 +126,7 @@ def run(
     for b in program.outputs:
         outputs[b.name] = placed[b.name].data[: b.nbytes].view(b.dtype).reshape(b.shape)
     where = {b.name: Placed(placed[b.name].base, b.nbytes, b.dtype, b.shape) for b in program.buffers}
-    recorded = recorder.trace(where) if recorder is not None else None
+    recorded = recorder.trace(where, program.textures) if recorder is not None else None
     return Run(program, "sim", outputs, 1000 * seconds, arch, recorded, counts)
 
 

@@ -19,7 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, bits, collectives, copies, halves, mbarrier, memory, rounding, tensorcores, wgmma
+from texlab.sim import (
+    arith,
+    bits,
+    collectives,
+    copies,
+    halves,
+    mbarrier,
+    memory,
+    rounding,
+    tensorcores,
+    textures,
+    wgmma,
+)
 from texlab.sim.flow import Block, basic_blocks, liveness, partly_ordered, reads_shared, shared_hazards, tokens
 from texlab.sim.ops import HALVES, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
@@ -71,7 +83,8 @@ _NAMES = {
 }
 
 
-_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS, **mbarrier.EMITTERS, **wgmma.EMITTERS}
+_FAMILIES = (memory, copies, tensorcores, mbarrier, wgmma, textures)
+_MEMORY = {name: emit for family in _FAMILIES for name, emit in family.EMITTERS.items()}
 
 
 class Generator:

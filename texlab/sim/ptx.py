@@ -21,7 +21,7 @@ TYPES = {
 #: Instructions that concern a warp or a block as a whole, or that touch memory: never executed under a select.
 _INDIVISIBLE = frozenset(
     "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix movmatrix mma cp call trap "
-    "brx mbarrier wgmma".split()
+    "brx tex tld4 suld sust mbarrier wgmma".split()
 )
 
 
