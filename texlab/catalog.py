@@ -227,6 +227,51 @@ def _im2win_conv(entry: str) -> Callable[[ConvShape, dict[str, Any], str | None]
     return plan
 
 
+#: PRECISION of 08_im2win_tensor_core -> (name, dtype of the arrays, dtype of a wide output); bfloat16 and e4m3 as bits
+PRECISIONS = (
+    ("float16", "float16", "float32"),
+    ("bfloat16", "uint16", "float32"),
+    ("tf32", "float32", "float32"),
+    ("int8", "int8", "int32"),
+    ("e4m3", "uint8", "float32"),
+)
+
+
+def _im2win_tensor_core(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    _, dtype, wide = PRECISIONS[t["PRECISION"]]
+    size, result = np.dtype(dtype).itemsize, wide if t["WIDE_OUTPUT"] else dtype
+    group_k, group_c = shape.k // shape.groups, shape.c // shape.groups
+    elements = shape.r * shape.s * group_c
+    pitch = -(-elements * size // 16) * 16 // size
+    pixels = _limit("N*P*Q", shape.n * shape.p * shape.q, shape)
+    _limit("C*R*S", shape.c * shape.r * shape.s, shape)
+    spanned = min(shape.n, t["BLOCK_Q"] // max(shape.p * shape.q, 1) + 2)
+    _limit("elements in the images of one tile", spanned * shape.c * shape.padded_h * shape.padded_w, shape)
+    order = (lambda s: (s[0], s[2], s[3], s[1])) if t["NHWC"] else tuple
+    buffers = (
+        Buffer("x", order(shape.x_shape), dtype),
+        Buffer("w", shape.w_shape, dtype),
+        Buffer("y", order(shape.y_shape), result, role="output"),
+        Buffer("wt", (shape.groups, group_k, pitch), dtype, role="scratch"),
+    )
+    threads = t["BLOCK_Q"] // 64 * (t["BLOCK_K"] // 32) * 32
+    row = (t["BLOCK_K"] if t["NHWC"] else t["BLOCK_Q"]) * np.dtype(result).itemsize + 16
+    tile = row * (t["BLOCK_Q"] if t["NHWC"] else t["BLOCK_K"])
+    ring = t["STAGES"] * 128 * (t["BLOCK_Q"] + t["BLOCK_K"])
+    blocks = -(-group_k // t["BLOCK_K"]) * shape.groups * -(-pixels // t["BLOCK_Q"])
+    struct = conv_struct(shape)
+    return buffers, (
+        Launch("tensor_core_filter", _blocks(shape.k * pitch, 256), (256, 1, 1), ("w", "wt", struct)),
+        Launch(
+            "im2win_tensor_core",
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            ("x", "wt", None, bias, "y", struct),
+            max(ring, tile),
+        ),
+    )
+
+
 def _im2col(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
     return (Buffer("x", shape.x_shape), Buffer("col", _col_shape(shape), role="output")), (_im2col_launch(shape, t),)
 
@@ -261,6 +306,7 @@ kernels: Mapping[str, Kernel] = {
         Kernel("im2win_direct", ("02_im2win.cu", "03_im2win_direct.cu"), "conv", _im2win_conv("im2win_direct")),
         Kernel("im2win_tile", ("02_im2win.cu", "04_im2win_tile.cu"), "conv", _im2win_conv("im2win_tile")),
         Kernel("im2win_zigzag", ("02_im2win.cu", "05_im2win_zigzag.cu"), "conv", _im2win_conv("im2win_zigzag")),
+        Kernel("im2win_tensor_core", ("08_im2win_tensor_core.cu",), "conv", _im2win_tensor_core),
         Kernel("im2col", ("im2col.cu",), "layout", _im2col),
         Kernel("im2col_gemm", ("im2col.cu", "im2col_gemm.cu"), "conv", _im2col_gemm),
         Kernel("nchw4c", ("nchw4c.cu",), "layout", _nchw4c),
