@@ -18,7 +18,7 @@ ORDER = (
     *("bench", "counters", "doctor", "results", "measure", "machine"),
     *("conv", "gpu", "sim", "isolated", "referee", "peers", "timing"),
     *("compiler", "nvrtc", "catalog", "bank_patterns"),
-    *("trace", "program", "layouts", "reference", "shapes", "paths"),
+    *("trace", "program", "layouts", "reference", "precision", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")
 MODULES = sorted(

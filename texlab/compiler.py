@@ -149,8 +149,25 @@ def _declared(param: Param) -> str:
 def _request(program: Program, arch: str) -> nvrtc.Request:
     if not re.fullmatch(r"sm_\d+[af]?", arch):
         raise CompileError(f"arch={arch!r}: expected sm_ and a number, such as sm_90 or sm_90a")
+    if lacks(program, arch):
+        raise CompileError(
+            f"program {program.name!r} uses instructions that begin with {program.needs}; it cannot be compiled for {arch}"
+        )
     defines = [f"-D{name}={_macro(value)}" for name, value in sorted(program.defines.items())]
     return nvrtc.Request(program.source, program.filename, (*_OPTIONS, *defines, *program.options), arch)
+
+
+def lacks(program: Program, arch: str) -> bool:
+    """True if ``arch`` is older than what the Program needs.
+
+    >>> from texlab.catalog import kernels
+    >>> from texlab.shapes import ConvShape
+    >>> copies = kernels["im2win_tensor_core"].program(ConvShape(n=1, c=1, h=3, w=3, k=1, r=3, s=3))
+    >>> lacks(copies, "sm_75"), lacks(copies, "sm_80"), lacks(copies, "sm_120")
+    (True, False, False)
+    """
+    have, need = (int(re.sub(r"\D", "", name)) for name in (arch, program.needs))
+    return have < need
 
 
 def _macro(value: Any) -> str:

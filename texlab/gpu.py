@@ -237,6 +237,7 @@ def _prepare(
     """(entry, launch function) for each launch, outputs, architecture."""
     device = cupy.cuda.Device()
     arch = f"sm_{device.compute_capability}"
+    check_arch(program, arch)
     code = compiler.cubin(program, arch)
     text = compiler.ptx(program, arch)  # for the signatures
     try:
@@ -339,6 +340,15 @@ def arguments(launch: Launch, ptx: str, pointers: Mapping[str, int]) -> tuple[An
             value = pointers[value]
         out.append(compiler.bind(value, param, where))
     return tuple(out)
+
+
+def check_arch(program: Program, arch: str) -> None:
+    """DeviceError if a card of ``arch`` lacks instructions that the Program needs."""
+    if compiler.lacks(program, arch):
+        raise DeviceError(
+            f"program {program.name!r} uses instructions that begin with {program.needs}; this GPU is {arch}. "
+            "device='sim' runs it, and the kernels of texlab.kernels that need less run here"
+        )
 
 
 def check_geometry(launch: Launch) -> None:

@@ -83,6 +83,7 @@ class Program:
     defines: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     filename: str = "kernel.cu"
+    needs: str = "sm_75"  # the least architecture that has the instructions it uses
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called ``name``."""
