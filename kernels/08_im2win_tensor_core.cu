@@ -15,7 +15,7 @@
 #define NHWC 0  // 1: channels innermost in x and y
 #endif
 #ifndef WIDE_OUTPUT
-#define WIDE_OUTPUT 0  // 0: y has the input's type; 1: that of the sums (int32 for int8, else float32); 2: float32
+#define WIDE_OUTPUT 0  // 1: y is float32 (int32 for int8); 0: the input's type
 #endif
 #ifndef RELU
 #define RELU 0  // 1: negative outputs become zero
@@ -27,15 +27,16 @@
 #define BLOCK_Q 128  // pixels a block computes
 #endif
 #ifndef STAGES
-#define STAGES 3  // slices in the ring
+#define STAGES 2  // slices in the ring
 #endif
 #ifndef SWIZZLE
 #define SWIZZLE 1  // 0: chunks where they fall, with the bank conflicts that brings
 #endif
 #define THREADS (BLOCK_Q / 64 * (BLOCK_K / 32) * 32)
+#define LOAD_ROWS (THREADS / 8)  // rows that the block copies at once, eight chunks each
 static_assert(PRECISION >= 0 && PRECISION <= 4, "PRECISION: 0 to 4");
 static_assert(BLOCK_K % 32 == 0 && BLOCK_Q % 64 == 0 && THREADS <= 1024, "BLOCK_K: of 32, BLOCK_Q: of 64, <= 1024 threads");
-static_assert(BLOCK_Q % THREADS == 0 || THREADS % BLOCK_Q == 0, "BLOCK_K: 64 or 128, so that threads share pixels evenly");
+static_assert(LOAD_ROWS % 8 == 0, "BLOCK_Q / 64 * BLOCK_K / 32 must be even: rows copied by one thread must swizzle alike");
 static_assert(STAGES >= 2 && STAGES <= 6, "STAGES: 2 to 6");
 
 #if PRECISION == 2
@@ -50,9 +51,7 @@ typedef int Sum;
 #else
 typedef float Sum;
 #endif
-#if WIDE_OUTPUT == 2
-typedef float Result;
-#elif WIDE_OUTPUT
+#if WIDE_OUTPUT
 typedef Sum Result;
 #else
 typedef Element Result;
@@ -107,7 +106,7 @@ __device__ inline void multiply(Sum (&d)[4], const unsigned (&a)[4], unsigned b0
 
 // One output in the type of y; e4m3 and int8 saturate.
 __device__ inline Result result(Sum sum, float scale, float bias) {
-#if WIDE_OUTPUT == 1 && PRECISION == 3
+#if WIDE_OUTPUT && PRECISION == 3
   return RELU && sum < 0 ? 0 : sum;  // exact: scale and bias belong to float outputs
 #else
   float v = (float)sum * scale + bias;
@@ -148,7 +147,7 @@ extern "C" __global__ void tensor_core_filter(const Element* w, Element* wt, con
 extern "C" __global__ void __launch_bounds__(THREADS)
     im2win_tensor_core(const Element* x, const Element* wt, const float* scale, const float* bias, Result* y, const Conv c) {
   extern __shared__ __align__(128) unsigned char ring[];  // a stage: BLOCK_Q rows of windows, then BLOCK_K of filters
-  __shared__ int4 pixels[BLOCK_Q];  // offset from the tile's first image, first row, first column, whether there is one
+  __shared__ int3 pixels[BLOCK_Q];  // each window's offset from the tile's first image, its first row and first column
 
   const int group_K = c.K / c.groups, group_C = c.C / c.groups, k_tiles = (group_K + BLOCK_K - 1) / BLOCK_K;
   const int tile = blockIdx.x, group = tile / k_tiles % c.groups;
@@ -160,42 +159,69 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Element* filter = wt + ((long long)group * group_K + k0) * pitch;
   const int t = threadIdx.x;
 
-  for (int i = t; i < BLOCK_Q; i += THREADS) {
-    const int pixel = pixel0 + i, n = pixel / image - first_image;
+  for (int i = t; i < BLOCK_Q; i += THREADS) {  // past the last pixel: that one again, computed but not written
+    const int pixel = min(pixel0 + i, c.N * image - 1), n = pixel / image - first_image;
     const int h = pixel % image / c.Q * c.stride_h - c.pad_top, w = pixel % c.Q * c.stride_w - c.pad_left;
-    pixels[i] = make_int4(n * c.C * c.H * c.W + h * step_h + w * step_w, h, w, pixel < c.N * image);
+    pixels[i] = make_int3(n * c.C * c.H * c.W + h * step_h + w * step_w, h, w);
   }
   __syncthreads();
 
   const unsigned shared = (unsigned)__cvta_generic_to_shared(ring);
   const bool vector = NHWC && group_C % CHUNK == 0;  // a chunk is one run of channels: copy it as such
+  const bool padded = c.pad_top || c.WP > c.W || (c.P - 1) * c.stride_h + (c.R - 1) * c.dilation_h >= c.H;
+  // Offsets in the image from one tap to the next: down a row of the window; then to the top of its next column.
+  const int down = c.dilation_h * step_h, across = c.dilation_w * step_w - c.R * down;
+
+  // This thread copies chunk t % 8 of every LOAD_ROWS-th pixel: where that chunk lies in the window, slice by slice.
+  constexpr int ROWS = (BLOCK_Q + LOAD_ROWS - 1) / LOAD_ROWS;
+  int from_row[ROWS];
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) from_row[i] = t / 8 + i * LOAD_ROWS < BLOCK_Q ? pixels[t / 8 + i * LOAD_ROWS].x : 0;
+  int channel = t % 8 * CHUNK % group_C, r = t % 8 * CHUNK / group_C % c.R, s = t % 8 * CHUNK / group_C / c.R;
   const auto fetch = [&](int slice) {
-    const int stage = slice % STAGES * STAGE_BYTES;
+    const unsigned stage = slice % STAGES * STAGE_BYTES;
     if (slice * SLICE < elements) {
       if (vector) {
-        const int chunk = t % 8, e = slice * SLICE + chunk * CHUNK, tap = e / group_C;
-        const int r = tap % c.R * c.dilation_h, s = tap / c.R * c.dilation_w;
-        const int at = e % group_C + r * step_h + s * step_w;
-#pragma unroll 4
-        for (int row = t / 8; row < BLOCK_Q; row += THREADS / 8) {
-          const int4 p = pixels[row];
-          const bool inside = p.w && e < elements && (unsigned)(p.y + r) < c.H && (unsigned)(p.z + s) < c.W;
-          copy_async<16>(shared + stage + chunk_at(row, chunk), inside ? base + p.x + at : x, inside);
+        const int h = r * c.dilation_h, w = s * c.dilation_w;
+        const bool valid = slice * SLICE + t % 8 * CHUNK < elements;
+        const Element* from = valid ? base + channel + h * step_h + w * step_w : x;
+        const unsigned to = shared + stage + chunk_at(t / 8, t % 8);
+        if (!padded) {
+#pragma unroll
+          for (int i = 0; i < ROWS; ++i)
+            if (t / 8 + i * LOAD_ROWS < BLOCK_Q) copy_async<16>(to + i * LOAD_ROWS * 128, from + from_row[i], valid);
+        } else {
+#pragma unroll
+          for (int i = 0; i < ROWS; ++i) {
+            const int row = t / 8 + i * LOAD_ROWS;
+            if (row >= BLOCK_Q) break;
+            const int3 p = pixels[row];
+            const bool inside = valid && (unsigned)(p.y + h) < c.H && (unsigned)(p.z + w) < c.W;
+            copy_async<16>(to + i * LOAD_ROWS * 128, inside ? from + p.x : x, inside);
+          }
         }
+        for (channel += SLICE; channel >= group_C; channel -= group_C)
+          if (++r == c.R) r = 0, ++s;
       } else {
         for (int i = t; i < BLOCK_Q * 8; i += THREADS) {  // a thread gathers chunks of one pixel, element by element
           const int row = i % BLOCK_Q, chunk = i / BLOCK_Q;
-          const int4 p = pixels[row];
-          int e = slice * SLICE + chunk * CHUNK, channel = e % group_C, r = e / group_C % c.R, s = e / group_C / c.R;
+          const int3 p = pixels[row];
+          const int e = slice * SLICE + chunk * CHUNK;
+          int channel = e % group_C, r = e / group_C % c.R, s = e / group_C / c.R;
+          const Element* from = base + p.x + channel * step_c + r * down + s * c.dilation_w * step_w;
           __align__(16) Element part[CHUNK];
 #pragma unroll
-          for (int j = 0; j < CHUNK; ++j, ++e) {
-            const int h = p.y + r * c.dilation_h, w = p.z + s * c.dilation_w;
-            const bool inside = p.w && e < elements && (unsigned)h < c.H && (unsigned)w < c.W;
-            part[j] = inside ? base[p.x + channel * step_c + r * c.dilation_h * step_h + s * c.dilation_w * step_w] : 0;
+          for (int j = 0; j < CHUNK; ++j) {
+            bool inside = e + j < elements;
+            if (padded) {
+              const int h = p.y + r * c.dilation_h, w = p.z + s * c.dilation_w;
+              inside = inside && (unsigned)h < c.H && (unsigned)w < c.W;
+            }
+            part[j] = inside ? *from : 0;
+            from += step_c;
             if (++channel == group_C) {
-              channel = 0;
-              if (++r == c.R) r = 0, ++s;
+              channel = 0, from += down - group_C * step_c;
+              if (++r == c.R) r = 0, ++s, from += across;
             }
           }
           *(uint4*)(ring + stage + chunk_at(row, chunk)) = *(const uint4*)part;
