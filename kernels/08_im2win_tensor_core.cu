@@ -34,6 +34,7 @@
 #endif
 #define THREADS (BLOCK_Q / 64 * (BLOCK_K / 32) * 32)
 #define LOAD_ROWS (THREADS / 8)  // rows that the block copies at once, eight chunks each
+#define ROW_EXISTS(i) (BLOCK_Q % LOAD_ROWS == 0 || threadIdx.x / 8 + (i) * LOAD_ROWS < BLOCK_Q)
 static_assert(PRECISION >= 0 && PRECISION <= 4, "PRECISION: 0 to 4");
 static_assert(BLOCK_K % 32 == 0 && BLOCK_Q % 64 == 0 && THREADS <= 1024, "BLOCK_K: of 32, BLOCK_Q: of 64, <= 1024 threads");
 static_assert(LOAD_ROWS % 8 == 0, "BLOCK_Q / 64 * BLOCK_K / 32 must be even: rows copied by one thread must swizzle alike");
@@ -176,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   constexpr int ROWS = (BLOCK_Q + LOAD_ROWS - 1) / LOAD_ROWS;
   int from_row[ROWS];
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) from_row[i] = t / 8 + i * LOAD_ROWS < BLOCK_Q ? pixels[t / 8 + i * LOAD_ROWS].x : 0;
+  for (int i = 0; i < ROWS; ++i) from_row[i] = ROW_EXISTS(i) ? pixels[t / 8 + i * LOAD_ROWS].x : 0;
   int channel = t % 8 * CHUNK % group_C, r = t % 8 * CHUNK / group_C % c.R, s = t % 8 * CHUNK / group_C / c.R;
   const auto fetch = [&](int slice) {
     const unsigned stage = slice % STAGES * STAGE_BYTES;
@@ -189,12 +190,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (!padded) {
 #pragma unroll
           for (int i = 0; i < ROWS; ++i)
-            if (t / 8 + i * LOAD_ROWS < BLOCK_Q) copy_async<16>(to + i * LOAD_ROWS * 128, from + from_row[i], valid);
+            if (ROW_EXISTS(i)) copy_async<16>(to + i * LOAD_ROWS * 128, from + from_row[i], valid);
         } else {
 #pragma unroll
           for (int i = 0; i < ROWS; ++i) {
             const int row = t / 8 + i * LOAD_ROWS;
-            if (row >= BLOCK_Q) break;
+            if (!ROW_EXISTS(i)) break;
             const int3 p = pixels[row];
             const bool inside = valid && (unsigned)(p.y + h) < c.H && (unsigned)(p.z + w) < c.W;
             copy_async<16>(to + i * LOAD_ROWS * 128, inside ? from + p.x : x, inside);
