@@ -395,14 +395,11 @@ def test_float_to_integer_saturates():
         for t, kind in (("i4", "s32"), ("u4", "u32"), ("i8", "s64")):
             info = np.iinfo(t)
 
-            def one(x, f=f, info=info):
-                return (
-                    0
-                    if math.isnan(x)
-                    else max(
-                        info.min, min(info.max, int(f(x)) if math.isfinite(x) else (info.max if x > 0 else info.min))
-                    )
-                )
+            def one(x, f=f, info=info, odd=-(2**63) if t == "i8" else 0):
+                if math.isnan(x):
+                    return odd
+                whole = int(f(x)) if math.isfinite(x) else int(math.copysign(2**80, x))
+                return max(info.min, min(info.max, whole))
 
             want = np.array([one(float(x)) for x in a], t)
             same(asm(f"cvt.{mode}.{kind}.f32 %0, %1;", t, a), want)

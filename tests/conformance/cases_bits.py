@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .case import Collection
 from .cases_integer import clamp, quotient, signed
 
 family = Collection()
 ptx = family.ptx
 ARITHMETIC, LOGIC, MOVE = "Integer Arithmetic: {}", "Logic and Shift: {}", "Data Movement and Conversion: {}"
+
+
+def byte(v: np.ndarray) -> np.ndarray:
+    """Positions and lengths up to 255: PTX leaves open what more means, and 64-bit fields do mask no bits away."""
+    return v & 255
+
 
 # bits ---------------------------------------------------------------------------------------------------------------
 for n in (32, 64):
@@ -44,14 +52,30 @@ for n in (32, 64):
             out = a >> position & (1 << length) - 1
             return out | (-1 << kept if sign else 0)
 
-        ptx(f"integer.bfe.{t}", ARITHMETIC.format("bfe"), f"bfe.{t} $r, $a, $b, $c;", t, f"{t} u32 u32", extract)
+        ptx(
+            f"integer.bfe.{t}",
+            ARITHMETIC.format("bfe"),
+            f"bfe.{t} $r, $a, $b, $c;",
+            t,
+            f"{t} u32 u32",
+            extract,
+            domain={"b": byte, "c": byte},
+        )
 
     def insert(a, into, position, length, n=n):
         position, length = position & 255, length & 255
         mask = ((1 << length) - 1) << position & (1 << n) - 1
         return (a << position & mask) | (into & ~mask)
 
-    ptx(f"integer.bfi.{b}", ARITHMETIC.format("bfi"), f"bfi.{b} $r, $a, $b, $c, $d;", u, f"{u} {u} u32 u32", insert)
+    ptx(
+        f"integer.bfi.{b}",
+        ARITHMETIC.format("bfi"),
+        f"bfi.{b} $r, $a, $b, $c, $d;",
+        u,
+        f"{u} {u} u32 u32",
+        insert,
+        domain={"c": byte, "d": byte},
+    )
 
 
 def _dp4a(a, b, c, sa, sb):

@@ -148,7 +148,7 @@ for t, top in (("f32", 1 << 31), ("f64", 1 << 63)):
             x.infinite,
             not x.nan,
             x.nan,
-            not x.nan and not x.infinite and exponent > 0,
+            not x.nan and not x.infinite and (exponent > 0 or zero),  # PTX counts zeros as normal
             exponent == 0 and not zero,
         ]
         return sum(bool(v) << i for i, v in enumerate(facts))

@@ -2,7 +2,17 @@
 
     run = program.run(device="sim", trace=True, x=x, w=w)
 
-Every memory access of every lane is checked, and recorded if asked for. What a kernel does wrong raises KernelFault.
+Compiled like this: ``ptx`` reads the text, ``flow`` finds basic blocks, ``codegen`` turns each into Python over whole
+arrays (``ops``, ``bits``, ``memory``, ...), ``warps`` schedules them over the lanes of a ``batch`` of thread blocks.
+
+Every access of every lane is checked, and recorded if asked for. KernelFault (``kind``, ``file``, ``line``, ``block``,
+``thread``, ``address``, ...) reports: "out-of-bounds", "misaligned", "read-only", "uninitialised" (shared memory, and
+outputs or scratch, that nobody wrote), "race" (shared-memory accesses that no barrier, or within a warp no __syncwarp,
+keeps apart; cp.async that was not waited for), "barrier", "warp-divergence", "launch", "endless", "trap" and
+"unsupported" (an instruction that the simulator does not know, when it is reached).
+
+Not looked for: races in global memory, and in shared memory of kernels whose barriers hold only some of the threads.
+What the simulator runs is PTX: the last compiler stage may still merge, split or reorder instructions.
 """
 
 from __future__ import annotations
@@ -66,6 +76,8 @@ def run(
         poison = np.broadcast_to(np.uint8(255), b.nbytes)  # NaN, or -1: what nobody writes shows
         data = np.ascontiguousarray(arrays[b.name]) if b.role == "input" else poison
         placed[b.name] = memory.add(b.name, data)
+        if b.role != "input":
+            placed[b.name].begin_empty(np.dtype(b.dtype).itemsize)
     memory.add_module(module)
     sources = _source_lines(program.source, program.filename)
     recorder = None if trace is False else Recorder(None if trace is True else () if trace == "counts" else trace)
@@ -100,6 +112,8 @@ def run(
             estimate = started - clock + (now - started) * len(ids) / done
             if limit is not None and estimate > limit and done < len(ids) / 2:
                 raise TooLong(_too_long(launch, len(ids), done, estimate, limit))
+        for buffer in placed.values():
+            buffer.settle()
     seconds = time.perf_counter() - clock
     outputs = {}
     for b in program.outputs:

@@ -1,8 +1,8 @@
 """PTX arithmetic that NumPy has no single call for, on scalars and arrays alike.
 
 A value that is the same in all lanes is a NumPy scalar, any other a one-dimensional array; every function here takes
-and returns both. Integers wrap, as registers do. ``fma`` rounds once (see ``fma32``); ``div``, ``sqrt``, ``rcp`` with
-``.rn`` are correctly rounded; the ``.approx`` functions are computed in double precision and rounded once, so that they
+and returns both. Integers wrap, as registers do. ``div``, ``sqrt``, ``rcp`` with ``.rn`` are correctly rounded; fused and
+directed operations are in ``rounding``; the ``.approx`` functions are computed in double precision and rounded once, so that they
 are closer to the true value than the hardware's.
 """
 
@@ -15,8 +15,6 @@ I1, I2, I4, I8 = (np.dtype(f"i{n}") for n in (1, 2, 4, 8))
 F2, F4, F8 = (np.dtype(f"f{n}") for n in (2, 4, 8))
 _UNSIGNED = {1: U1, 2: U2, 4: U4, 8: U8}
 _SIGNED = {1: I1, 2: I2, 4: I4, 8: I8}
-_TIE = -(2**63)
-_S29 = np.int64(35)  # a double has 29 bits more than a float: shifting by 64-29 keeps just those
 _C32 = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -26,71 +24,6 @@ def select(p, a, b):
     if p.ndim == 0:
         return a if p else b
     return np.where(p, a, b)
-
-
-# fused multiply-add -------------------------------------------------------------------------------------------------
-def fma32(a, b, c):
-    """float32 ``a*b+c`` with one rounding, from ``a`` and ``b`` widened to float64.
-
-    The product is exact in double; the sum is rounded to double and then to float. That second rounding goes wrong only
-    where the double lies exactly between two floats but the true sum does not: those lanes are found by their bits and
-    redone. (Not looked at: results below 2^-126, whose spacing differs.)
-    """
-    s = a * b
-    c = c.astype(F8)
-    s = np.add(s, c, out=s) if s.ndim else s + c
-    if np.minimum.reduce(s.view(I8) << _S29, axis=None) == _TIE:
-        s = _round_to_odd(a * b, np.broadcast_to(c, s.shape), s)
-    return s.astype(F4)
-
-
-def _round_to_odd(p, c, s):
-    """The double nearest ``p + c`` towards zero, with its last bit set if the sum is inexact: safe to round again."""
-    with np.errstate(all="ignore"):
-        t = s - p
-        error = (p - (s - t)) + (c - t)
-    inexact = np.isfinite(error) & (error != 0)
-    bits = s.view(I8) - (inexact & (np.signbit(error) != np.signbit(s))).astype(I8)
-    return (bits | inexact.astype(I8)).view(F8)
-
-
-def _split(a):
-    t = a * 134217729.0
-    high = t - (t - a)
-    return high, a - high
-
-
-def _two_sum(a, b):
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-def fma64(a, b, c):
-    """float64 ``a*b+c`` with one rounding (Boldo and Melquiond), where no intermediate overflows or underflows."""
-    (ah, al), (bh, bl) = _split(a), _split(b)
-    uh = a * b
-    ul = ((ah * bh - uh) + ah * bl + al * bh) + al * bl
-    th, tl = _two_sum(c, ul)
-    vh, vl = _two_sum(uh, th)
-    z = tl + vl
-    z = _round_to_odd(tl, vl, np.asarray(z)) if np.ndim(z) else _round_to_odd(tl, vl, np.float64(z))
-    out = vh + z
-    plain = uh + c
-    return np.where(np.isfinite(ul) & np.isfinite(out), out, plain)[()]
-
-
-def fma16(a, b, c):
-    """float16 ``a*b+c`` with one rounding: product and sum are exact enough in double."""
-    return (a.astype(F8) * b.astype(F8) + c.astype(F8)).astype(F2)
-
-
-def halves(op, *packed):
-    """Apply ``op`` to both float16 of 32-bit values."""
-    shape = np.broadcast_shapes(*(np.shape(v) for v in packed))
-    parts = [np.ascontiguousarray(np.broadcast_to(v, shape or (1,))).view(F2) for v in packed]
-    out = op(*parts).astype(F2).view(U4)
-    return out if shape else out[0]
 
 
 def flush(x):
@@ -104,16 +37,23 @@ def saturate(x):
     return np.where(x > 0, np.minimum(x, one), x.dtype.type(0)).astype(x.dtype)[()]
 
 
-def fmin(a, b):
-    """The smaller; a NaN gives way to a number, and -0 is below +0."""
-    both = (a == b) & (a == 0)
-    return select(both, np.where(np.signbit(a), a, b)[()], np.fmin(a, b)) if both.any() else np.fmin(a, b)
+def rectify(x):
+    """``.relu``: negative numbers and -0 become +0; NaN stays."""
+    return select(x <= 0, x.dtype.type(0), x)
 
 
-def fmax(a, b):
-    """The larger; a NaN gives way to a number, and +0 is above -0."""
+def fmin(a, b, nan=False):
+    """The smaller, -0 below +0; a NaN gives way to a number, or with ``nan`` prevails."""
+    out = np.minimum(a, b) if nan else np.fmin(a, b)
     both = (a == b) & (a == 0)
-    return select(both, np.where(np.signbit(a), b, a)[()], np.fmax(a, b)) if both.any() else np.fmax(a, b)
+    return np.where(both, np.where(np.signbit(a), a, b), out)[()] if both.any() else out
+
+
+def fmax(a, b, nan=False):
+    """The larger, +0 above -0; NaN as in ``fmin``."""
+    out = np.maximum(a, b) if nan else np.fmax(a, b)
+    both = (a == b) & (a == 0)
+    return np.where(both, np.where(np.signbit(a), b, a), out)[()] if both.any() else out
 
 
 # integers -----------------------------------------------------------------------------------------------------------
@@ -260,20 +200,29 @@ def dot4(a, b, c, signed_a, signed_b):
     return total.astype(U4)
 
 
+def dot2(a, b, c, signed_a, signed_b, high):
+    """``dp2a``: two products of a 16-bit and an 8-bit integer added to ``c``; ``high``: with the upper bytes of ``b``."""
+    total = c.astype(I8)
+    for i in range(2):
+        x = (a >> np.uint32(16 * i)).astype(I2 if signed_a else U2).astype(I8)
+        total = total + x * (b >> np.uint32(8 * i + 16 * high)).astype(I1 if signed_b else U1).astype(I8)
+    return total.astype(U4)
+
+
 # conversions --------------------------------------------------------------------------------------------------------
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def to_integer(x, rounding, kind):
-    """float to integer: rounded, clamped to the range, NaN to 0."""
+    """float to integer: rounded and clamped to the range. NaN becomes 0, or the highest bit alone where the source or
+    the result has 64 bits."""
+    odd = np.uint64(1 << (8 * kind.itemsize - 1)) if x.dtype.itemsize == 8 or kind.itemsize == 8 else np.uint64(0)
     x = _ROUND[rounding](x.astype(F8))
     info = np.iinfo(kind)
-    inside = (x >= float(info.min)) & (
-        x < float(info.max) + 1 if kind.itemsize < 8 else x < 2.0 ** (64 - (kind.kind == "i"))
-    )
+    inside = (x >= float(info.min)) & (x < 2.0 ** (8 * kind.itemsize - (kind.kind == "i")))
     out = np.where(inside, x, 0.0).astype(kind)
-    out = np.where(inside | np.isnan(x), out, np.where(x < 0, info.min, info.max).astype(kind))
-    return out.astype(kind)[()]
+    out = np.where(inside, out, np.where(x < 0, info.min, info.max).astype(kind))
+    return np.where(np.isnan(x), odd.astype(kind), out)[()]
 
 
 def clamp_integer(x, kind):
@@ -283,27 +232,26 @@ def clamp_integer(x, kind):
     return np.clip(x, x.dtype.type(low), x.dtype.type(high)).astype(kind)
 
 
-def narrow(x, rounding, kind):
-    """float (or integer) to a narrower float with a directed rounding ``rz``, ``rm`` or ``rp``."""
-    near = x.astype(kind)
-    back = near.astype(F8)
-    exact = x.astype(F8)
-    inf = kind.type(np.inf)
+def to_tf32(x, rounding):
+    """float32 with 10 bits of fraction, as a 32-bit pattern; ``rna``: halves away from zero."""
+    u = x.view(U4)
+    mask = np.uint32(0xFFFFE000)
     if rounding == "rz":
-        wrong = np.abs(back) > np.abs(exact)
-        to = np.zeros_like(near)
+        out = u & mask
+    elif rounding == "rna":
+        out = (u + np.uint32(0x1000)) & mask
     else:
-        wrong = back < exact if rounding == "rp" else back > exact
-        to = np.full_like(near, inf if rounding == "rp" else -inf)
-    return np.where(wrong, np.nextafter(near, to), near).astype(kind)[()]
+        out = (u + np.uint32(0xFFF) + (u >> np.uint32(13) & np.uint32(1))) & mask
+    return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), np.where(np.isinf(x), u, out))[()]
 
 
 def bf16_to_float(u):
     return (u.astype(U4) << np.uint32(16)).view(F4)
 
 
-def float_to_bf16(x):
-    """Nearest even; NaN becomes 0x7fff."""
+def float_to_bf16(x, towards_zero=False):
+    """float32 to the nearest (ties to even) or the next bfloat16 towards zero; NaN becomes 0x7fff."""
     u = x.view(U4)
-    out = (u + np.uint32(0x7FFF) + (u >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(x), np.uint32(0x7FFF), out)[()].astype(U2)
+    if not towards_zero:
+        u = u + np.uint32(0x7FFF) + (u >> np.uint32(16) & np.uint32(1))
+    return np.where(np.isnan(x), np.uint32(0x7FFF), u >> np.uint32(16))[()].astype(U2)

@@ -13,8 +13,9 @@ import numpy as np
 from texlab.program import Launch
 from texlab.sim.arith import I8, U4
 from texlab.sim.copies import Copies
-from texlab.sim.hazards import SharedState, fault
+from texlab.sim.hazards import fault
 from texlab.sim.memory import NOWHERE, REGION, WINDOWS, Memory, Pointer, mixed
+from texlab.sim.shared import SharedState
 
 _HALF = 1 << (REGION - 1)
 
@@ -38,14 +39,15 @@ class Batch:
         thread = np.tile(np.arange(threads), blocks)
         block = np.repeat(np.arange(blocks), threads)
         nbytes = kernel.static_shared + launch.shared_bytes
-        self.shared = SharedState(nbytes, blocks, self.block_warps, kernel.grain, kernel.races)
+        self.shared = SharedState(nbytes, blocks, self.block_warps, kernel.grain, kernel)
         self.arrays: dict[str, np.ndarray] = {
             "thread": thread,
             "block": block,
             "warp": thread // 32,
             "place": block * (self.block_warps * 32) + thread,
             "shared": block * self.shared.pitch,
-            "code": (thread // 32 + 32).astype(U4),
+            "code": (thread + 1024).astype(U4),
+            "synced": np.zeros(self.n, U4),
             "slot": np.arange(self.n),
         }
         if blocks == 1:
@@ -244,6 +246,18 @@ class Batch:
         base = p.buffer.base if p.space == "global" else 0
         self.fault(access.index, kind, text, L, lane, base + at, buffer=name, offset=at)
 
+    def check_written(self, access: Any, L: Any, p: Pointer, idx: Any) -> None:
+        """Before a read of an output or of scratch memory: somebody must have written there."""
+        missing = p.buffer.missing(idx, access.width)
+        if missing.any():
+            lane = int(np.argmax(missing))
+            at = self.offset_of(p, lane) + access.plus
+            more = int(missing.sum()) - 1
+            text = f"read of {access.width} bytes at byte offset {at} of {p.buffer.name}, which nobody wrote"
+            text += f" (and by {more} more threads)" if more else ""
+            name = p.buffer.name
+            self.fault(access.index, "uninitialised", text, L, lane, p.buffer.base + at, buffer=name, offset=at)
+
     def fault(
         self,
         index: int,
@@ -282,6 +296,9 @@ class Batch:
     def unsupported(self, index: int) -> None:
         ins = self.kernel.instructions[index]
         self.fault(index, "unsupported", f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})")
+
+    def trap(self, index: int, L: Any) -> None:
+        self.fault(index, "trap", "the kernel stopped itself (trap)", L, 0)
 
     def barrier(self, index: int, arrive: bool, number: Any, count: Any = None) -> None:
         self.scheduler.at_barrier = (index, arrive, number, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from texlab.sim.ops import EMITTERS, Unsupported, emitter, kind_of
 from texlab.sim.ptx import TYPES
+from texlab.sim.variants import NOTHING
 
 __all__ = ["EMITTERS"]  # of ops and of this module
 
@@ -90,6 +91,13 @@ def _prmt(g, ins):
     g.define(ins.args[0], "u4", f"permute_bytes({a}, {b}, {c})")
 
 
+@emitter("dp2a")
+def _dp2a(g, ins):
+    a, b, c = (g.use(x, "u4") for x in ins.args[1:])
+    high = ins.parts[1] == "hi"
+    g.define(ins.args[0], "u4", f"dot2({a}, {b}, {c}, {ins.parts[2] == 's32'}, {ins.parts[3] == 's32'}, {high})")
+
+
 @emitter("dp4a")
 def _dp4a(g, ins):
     a, b, c = (g.use(x, "u4") for x in ins.args[1:])
@@ -114,7 +122,7 @@ _NEGATED = {"equ": "ne", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
 
 def _comparison(g, ins, compare: str) -> str:
     t = kind_of(ins)
-    if ins.parts[-1] == "f16x2":
+    if ins.parts[-1] in ("f16x2", "bf16", "bf16x2"):
         raise Unsupported
     a, b = (g.use(x, t) for x in ins.args[1:3])
     if "ftz" in ins.parts and t == "f4":
@@ -159,6 +167,8 @@ def _setp(g, ins):
 
 @emitter("set")
 def _set(g, ins):
+    if {"bf16", "bf16x2", "f16x2"} & set(ins.parts):
+        raise Unsupported
     t = TYPES[ins.parts[-2]]
     value, _ = _combined(g, ins)
     yes, no = (g.const(1.0, t), g.const(0.0, t)) if t[0] == "f" else (g.const(-1, t), g.const(0, t))
@@ -189,6 +199,8 @@ def _cvt(g, ins):
     (to, source), mods = (TYPES[n] for n in names), set(ins.parts)
     if "bf16" in names:
         return _cvt_bf16(g, ins, names, mods)
+    if "relu" in mods and (to[0] != "f" or source != "f4"):
+        raise Unsupported
     a = g.use(ins.args[1], source)
     if "ftz" in mods and source == "f4":
         a = f"flush({a})"
@@ -205,25 +217,38 @@ def _cvt(g, ins):
         value = a if to == source else f"{a}.astype({to})"
     if to[0] == "f" and "sat" in mods:
         value = f"saturate({value})"
+    if "relu" in mods:
+        value = f"rectify({value})"
     if to == "f4" and "ftz" in mods:
         value = f"flush({value})"
     g.define(ins.args[0], to, value)
 
 
 def _cvt_bf16(g, ins, names, mods):
-    if {"rz", "relu", "sat"} & mods or set(names) != {"bf16", "f32"}:
+    if set(names) != {"bf16", "f32"} or {"sat", "ftz", "rm", "rp"} & mods:
         raise Unsupported
     if names[0] == "bf16":
-        return g.define(ins.args[0], "u2", f"float_to_bf16({g.use(ins.args[1], 'f4')})")
+        return g.define(ins.args[0], "u2", _to_half(g, ins, ins.args[1], "bf16"))
     g.define(ins.args[0], "f4", f"bf16_to_float({g.use(ins.args[1], 'u2')})")
 
 
+def _to_half(g, ins, operand, kind):
+    """A float32 as the bits of a 16-bit float, rounded to nearest or towards zero, with .relu applied."""
+    value = g.use(operand, "f4")
+    if "relu" in ins.parts:
+        value = f"rectify({value})"
+    if kind[0] == "b":
+        return f"float_to_bf16({value}, {'rz' in ins.parts})"
+    return f"narrow({value}, 'rz', f2).view(u2)" if "rz" in ins.parts else f"{value}.astype(f2).view(u2)"
+
+
 def _pack_halves(g, ins):
-    """``cvt.rn.f16x2.f32 d, high, low`` and its bfloat16 form."""
-    if ins.parts[1:2] != ["rn"] or ins.parts[-2:] not in (["f16x2", "f32"], ["bf16x2", "f32"]) or len(ins.parts) != 4:
+    """``cvt.rn.f16x2.f32 d, high, low`` and its bfloat16 form; ``cvt.rna.tf32.f32``."""
+    if ins.parts[-2:] == ["tf32", "f32"] and ins.parts[1] in ("rn", "rz", "rna") and len(ins.parts) == 4:
+        return g.define(ins.args[0], "u4", f"to_tf32({g.use(ins.args[1], 'f4')}, {ins.parts[1]!r})")
+    if ins.parts[-2:] not in (["f16x2", "f32"], ["bf16x2", "f32"]) or set(ins.parts[1:-2]) - {"rn", "rz", "relu"}:
         raise Unsupported
-    one = "float_to_bf16({})" if ins.parts[2] == "bf16x2" else "{}.astype(f2).view(u2)"
-    high, low = (one.format(g.use(x, "f4")) for x in ins.args[1:])
+    high, low = (_to_half(g, ins, x, ins.parts[-2]) for x in ins.args[1:])
     g.define(ins.args[0], "u4", f"({high}.astype(u4) << {g.const(16, 'u4')}) | {low}.astype(u4)")
 
 
@@ -245,8 +270,6 @@ def _isspacep(g, ins):
     g.define(ins.args[0], "?", f"is_space({a}, {space!r})")
 
 
-@emitter(
-    "membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "pmevent", "griddepcontrol"
-)
+@emitter(*NOTHING)
 def _nothing(g, ins):
-    """Order and hints: the simulator's memory is always in order."""
+    """Order and hints."""

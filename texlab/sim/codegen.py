@@ -12,16 +12,18 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from inspect import isfunction
 from operator import itemgetter
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, bits, collectives, copies, memory, tensorcores
-from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
-from texlab.sim.ops import Unsupported
+from texlab.sim import arith, bits, collectives, copies, halves, memory, rounding, tensorcores
+from texlab.sim.flow import Block, basic_blocks, liveness, reads_shared, shared_hazards, tokens
+from texlab.sim.ops import HALVES, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
+from texlab.sim.variants import known
 
 _SPECIAL = frozenset("tid ctaid ntid nctaid laneid warpid nwarpid smid clock clock64 clock_hi globaltimer".split())
 _ADDRESS = re.compile(r"\[\s*([^\s+\]-]+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|-?\d+))?\s*\]")
@@ -52,16 +54,18 @@ class Kernel:
         return self.function.params
 
 
+_UFUNCS = dict(
+    add="add", sub="subtract", mul="multiply", min="minimum", max="maximum", abs="abs", sqrt="sqrt", exp2="exp2"
+)
+_UFUNCS |= dict(log2="log2", sin="sin", cos="cos", tanh="tanh", copysign="copysign", isfinite="isfinite", isinf="isinf")
+_UFUNCS |= dict(isnan="isnan", finfo="finfo", rni="rint", rzi="trunc", rmi="floor", rpi="ceil")
+_HELPERS = {**vars(arith), **vars(rounding)}
+#: What generated code can name: types, NumPy's functions as np_..., and the functions of arith and rounding.
 _NAMES = {
     **{t: np.dtype(t) for t in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")},
-    **{
-        f"np_{n}": getattr(np, f) for n, f in dict(min="minimum", max="maximum", mul="multiply", sub="subtract").items()
-    },
-    **{f"np_{n}": getattr(np, n) for n in "add abs sqrt exp2 log2 sin cos tanh copysign isfinite isinf isnan".split()},
-    **dict(np_finfo=np.finfo, np_rni=np.rint, np_rzi=np.trunc, np_rmi=np.floor, np_rpi=np.ceil),
-    **{n: f for n, f in vars(arith).items() if callable(f) and n[0] != "_" and not isinstance(f, (np.dtype, type))},
+    **{f"np_{n}": getattr(np, f) for n, f in _UFUNCS.items()},
+    **{n: f for n, f in _HELPERS.items() if isfunction(f) and n[0] != "_"},
     "is_space": memory.is_space,
-    "bool_": np.bool_,
 }
 
 
@@ -329,7 +333,11 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
 
     def emit(i: int, ins: Instruction) -> None:
         try:
-            if ins.parts[0] in _MEMORY:
+            if not known(ins):
+                raise Unsupported
+            if ins.parts[-1] in halves.KINDS and ins.parts[0] in HALVES:
+                HALVES[ins.parts[0]](g, ins)
+            elif ins.parts[0] in _MEMORY:
                 _MEMORY[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain)
             elif ins.parts[0] in collectives.EMITTERS:
                 collectives.EMITTERS[ins.parts[0]](g, i, ins)
@@ -367,6 +375,6 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
         local_bytes=local_bytes,
         grain=grain,
         races=bool(hazards),
-        marks_reads=any(h == (True, True) for h in hazards.values()),
+        marks_reads=any(h[0] and reads_shared(code[i]) for i, h in hazards.items()),
         atomics=any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code),
     )

@@ -21,29 +21,24 @@ def spread(s: Any, L: Any, value: Any, fill: Any = 0) -> tuple[np.ndarray, np.nd
     return table.reshape(-1, 32), active.reshape(-1, 32), place
 
 
-def shuffle(s: Any, L: Any, mode: str, value: Any, b: Any, c: Any) -> tuple[Any, Any]:
-    """``shfl.sync``: (value read, whether the source lane was in range)."""
-    table, _, place = spread(s, L, value)
+def shuffle(s: Any, L: Any, index: int, mode: str, value: Any, b: Any, c: Any) -> tuple[Any, Any]:
+    """``shfl.sync``: (value read, whether the source lane was in range). The source must take part."""
+    table, active, place = spread(s, L, value)
     lane = (place % 32).astype(np.int64)
     c = np.asarray(c).astype(np.int64)
     b = np.asarray(b).astype(np.int64) & 31
     segment, clamp = c >> 8 & 31, c & 31
     low = lane & segment
     high = low | (clamp & ~segment)
-    if mode == "up":
-        source = lane - b
-        valid = source >= high
-    elif mode == "down":
-        source = lane + b
-        valid = source <= high
-    elif mode == "bfly":
-        source = lane ^ b
-        valid = source <= high
-    else:
-        source = low | (b & ~segment)
-        valid = source <= high
-    source = np.where(valid, source, lane)
-    return table.reshape(-1)[place - lane + source], valid
+    source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b, "idx": low | (b & ~segment)}[mode]
+    valid = source >= high if mode == "up" else source <= high
+    source = place - lane + np.where(valid, source, lane)
+    there = active.reshape(-1)[source]
+    if not there.all():
+        at = int(np.argmin(there))
+        text = f"shuffle from lane {int(source[at]) % 32}, which does not take part: the value is undefined"
+        s.fault(index, "warp-divergence", text, L, at)
+    return table.reshape(-1)[source], valid
 
 
 def ballot(s: Any, L: Any, p: Any, mask: Any) -> Any:
@@ -64,6 +59,21 @@ def match_any(s: Any, L: Any, value: Any, mask: Any) -> Any:
     same = (table[:, :, None] == table[:, None, :]) & active[:, None, :]
     bits = np.packbits(same, axis=2, bitorder="little").view(U4).reshape(-1)
     return bits[place] & mask
+
+
+def match_all(s: Any, L: Any, value: Any, mask: Any) -> tuple[Any, Any]:
+    """``match.all.sync``: (the mask if all lanes hold the same value, else 0; whether they do)."""
+    table, active, place = spread(s, L, np.broadcast_to(value, (s.active(L),)))
+    first = np.take_along_axis(table, active.argmax(axis=1)[:, None], axis=1)
+    same = ((table == first) | ~active).all(axis=1)[place // 32]
+    return np.where(same, mask, np.uint32(0)), same
+
+
+def elect(s: Any, L: Any, mask: Any) -> tuple[Any, Any]:
+    """``elect.sync``: (the lowest lane of the mask, whether this lane is it)."""
+    mask = np.broadcast_to(mask, (s.active(L),))
+    lowest = np.bitwise_count((mask & (~mask + np.uint32(1))) - np.uint32(1)).astype(U4)
+    return lowest, lowest == s.lanes("place", L) % 32
 
 
 _REDUCE = {
@@ -94,20 +104,16 @@ def _call(g: Any, i: int, function: Any) -> str:
 def _together(g, i, mask):
     """Check that the lanes named by the instruction's mask are here; the mask as an expression."""
     value = g.use(mask, "u4")
-    g.emit(f"if L is not None: S.together({i}, L, {value})")
+    g.emit(f"S.together({i}, L, {value})")
     return value
 
 
 def _shfl(g, i, ins):
     if ins.parts[1] != "sync":
         raise Unsupported
-    target, _, flag = ins.args[0].partition("|")
     _together(g, i, ins.args[4])
-    value, b, c = g.use(ins.args[1], "u4"), g.use(ins.args[2], "u4"), g.use(ins.args[3], "u4")
-    g.emit(f"t0, in_range = {_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
-    g.define(target, "u4", "t0")
-    if flag:
-        g.define(flag, "?", "in_range")
+    value, b, c = (g.use(x, "u4") for x in ins.args[1:4])
+    _two(g, ins, f"{_call(g, i, shuffle)}(S, L, {i}, {ins.parts[2]!r}, {value}, {b}, {c})")
 
 
 def _vote(g, i, ins):
@@ -133,11 +139,28 @@ def _activemask(g, i, ins):
 
 
 def _match(g, i, ins):
-    if ins.parts[1] != "any":
-        raise Unsupported
     mask = _together(g, i, ins.args[2])
     value = g.use(ins.args[1], TYPES[ins.parts[-1]])
-    g.define(ins.args[0], "u4", f"{_call(g, i, match_any)}(S, L, {value}, {mask})")
+    if "any" in ins.parts:
+        return g.define(ins.args[0], "u4", f"{_call(g, i, match_any)}(S, L, {value}, {mask})")
+    _two(g, ins, f"{_call(g, i, match_all)}(S, L, {value}, {mask})")
+
+
+def _elect(g, i, ins):
+    _two(g, ins, f"{_call(g, i, elect)}(S, L, {_together(g, i, ins.args[1])})")
+
+
+def _two(g, ins, call):
+    """A 32-bit result and, behind a bar, a predicate."""
+    target, _, flag = ins.args[0].partition("|")
+    g.emit(f"t0, t1 = {call}")
+    g.define(target, "u4", "t0")
+    if flag:
+        g.define(flag, "?", "t1")
+
+
+def _trap(g, i, ins):
+    g.emit(f"S.trap({i}, L)")
 
 
 def _redux(g, i, ins):
@@ -152,6 +175,7 @@ def _bar(g, i, ins):
     """Barriers end a block: the scheduler holds the lanes. What is left to compute is which barrier, and a vote."""
     if ins.parts[1] == "warp":
         _together(g, i, ins.args[0])
+        g.emit("S.shared.warp_met(S, L)")
         return
     args = list(ins.args)
     parts = [p for p in ins.parts if p not in ("cta", "aligned")]
@@ -173,7 +197,7 @@ def _voted(g, i, ins):
 
 
 EMITTERS = {
-    "voted": _voted,
+    **{"voted": _voted, "elect": _elect, "trap": _trap},
     **{"shfl": _shfl, "vote": _vote, "activemask": _activemask, "match": _match, "redux": _redux},
     **{"bar": _bar, "barrier": _bar},
 }

@@ -10,7 +10,7 @@ from typing import Any
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError
 
 #: Executed by a warp as a whole: all its lanes that have not exited must be there.
-COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix mma elect".split())
+COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix movmatrix mma elect".split())
 _NO_RESULT = frozenset("st red bar barrier bra ret exit membar fence prefetch nanosleep trap stmatrix discard".split())
 _TOKEN = re.compile(r"[%A-Za-z_$][\w$%.~:@]*")
 
@@ -184,6 +184,10 @@ def _touches_shared(ins: Instruction) -> str:
     if head in ("ld", "st", "atom", "red") and not spaces & {"global", "const", "local", "param"}:
         return {"ld": "r", "st": "w"}.get(head, "a")
     return ""
+
+
+def reads_shared(ins: Instruction) -> bool:
+    return _touches_shared(ins) == "r"
 
 
 def _access_bytes(ins: Instruction) -> int:

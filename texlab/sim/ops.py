@@ -14,7 +14,8 @@ from typing import Any
 from texlab.sim.ptx import TYPES
 
 EMITTERS: dict[str, Callable[[Any, Any], None]] = {}
-_DIRECTED = {"rz", "rm", "rp", "rna"}
+HALVES: dict[str, Callable[[Any, Any], None]] = {}  # the same, for 16-bit floats
+_DIRECTED = ("rz", "rm", "rp")
 
 
 class Unsupported(Exception):
@@ -30,6 +31,10 @@ def emitter(*names: str):
     return register
 
 
+def emitter_for_halves(*names: str):
+    return lambda function: [HALVES.__setitem__(name, function) for name in names] and function
+
+
 def kind_of(ins: Any) -> str:
     try:
         return TYPES[ins.parts[-1]]
@@ -39,8 +44,12 @@ def kind_of(ins: Any) -> str:
 
 def _float(g: Any, ins: Any, expression: str, t: str) -> None:
     """Define the result of a float operation, with .sat and .ftz applied."""
-    if _DIRECTED & set(ins.parts):
-        raise Unsupported
+    if rounding := next((p for p in ins.parts if p in _DIRECTED), None):
+        if t == "f2":
+            raise Unsupported
+        values = ", ".join(sources(g, ins, t))
+        op = {"mad": "fma"}.get(ins.parts[0], ins.parts[0])
+        expression = f"directed({op!r}, {rounding!r}, {values})"
     if "sat" in ins.parts:
         expression = f"saturate({expression})"
     if "ftz" in ins.parts and t == "f4":
@@ -78,9 +87,6 @@ def _mov(g, ins):
 @emitter("add", "sub")
 def _add(g, ins):
     t, sign = kind_of(ins), "+" if ins.parts[0] == "add" else "-"
-    if ins.parts[-1] == "f16x2":
-        a, b = sources(g, ins, "u4")
-        return g.define(ins.args[0], "u4", f"halves(np_{ins.parts[0]}, {a}, {b})")
     if t[0] == "f":
         a, b = sources(g, ins, t)
         return _float(g, ins, f"{a} {sign} {b}", t)
@@ -117,12 +123,31 @@ def _carry(g, ins, t, with_carry):
         g.define("%cc", "?", out)
 
 
-@emitter("mul", "mad", "mul24", "mad24")
+@emitter("mul24", "mad24")
+def _mul24(g, ins):
+    """Products of the low 24 bits of 32-bit integers: bits 0..31 (lo) or 16..47 (hi) of the 48."""
+    t = kind_of(ins)
+    wide = t[0] + "8"
+    down = g.const(8, t)
+    a, b = (f"(({g.use(x, t)} << {down}) >> {down}).astype({wide})" for x in ins.args[1:3])
+    product = f"{a} * {b}" if "lo" in ins.parts else f"(({a} * {b}) >> {g.const(16, wide)})"
+    result = f"({product}).astype({t})"
+    g.define(ins.args[0], t, result if len(ins.args) == 3 else f"{result} + {g.use(ins.args[3], t)}")
+
+
+@emitter("sad")
+def _sad(g, ins):
+    t = kind_of(ins)
+    a, b = (g.temporary(g.use(x, t)) for x in ins.args[1:3])
+    g.define(ins.args[0], t, f"select({a} > {b}, {a} - {b}, {b} - {a}) + {g.use(ins.args[3], t)}")
+
+
+@emitter("mul", "mad")
 def _mul(g, ins):
     t, parts = kind_of(ins), ins.parts
-    if t[0] == "f" or parts[-1] == "f16x2":
+    if t[0] == "f":
         return (_fma if parts[0] == "mad" else _fmul)(g, ins)
-    if "24" in parts[0] or {"cc", "sat"} & set(parts):
+    if "sat" in parts:
         raise Unsupported
     out = t
     if "wide" in parts:
@@ -144,9 +169,6 @@ def _mul(g, ins):
 
 
 def _fmul(g, ins):
-    if ins.parts[-1] == "f16x2":
-        a, b = sources(g, ins, "u4")
-        return g.define(ins.args[0], "u4", f"halves(np_mul, {a}, {b})")
     t = kind_of(ins)
     a, b = sources(g, ins, t)
     _float(g, ins, f"{a} * {b}", t)
@@ -154,11 +176,8 @@ def _fmul(g, ins):
 
 @emitter("fma")
 def _fma(g, ins):
-    if {"bf16", "bf16x2", "relu"} & set(ins.parts):
+    if "relu" in ins.parts:
         raise Unsupported
-    if ins.parts[-1] == "f16x2":
-        a, b, c = sources(g, ins, "u4")
-        return g.define(ins.args[0], "u4", f"halves(fma16, {a}, {b}, {c})")
     t = kind_of(ins)
     if t != "f4":
         a, b, c = sources(g, ins, t)
@@ -191,19 +210,17 @@ def _rem(g, ins):
 @emitter("min", "max")
 def _min(g, ins):
     t, name = kind_of(ins), ins.parts[0]
-    if ins.parts[-1] == "f16x2" or {"relu", "xorsign", "bf16", "bf16x2"} & set(ins.parts) or len(ins.args) > 3:
+    if len(ins.args) > 3:
         raise Unsupported
     a, b = sources(g, ins, t)
-    if t[0] != "f" or "NaN" in ins.parts:
+    if t[0] != "f":
         return g.define(ins.args[0], t, f"np_{name}({a}, {b})")
-    _float(g, ins, f"f{name}({g.temporary(a)}, {g.temporary(b)})", t)
+    _float(g, ins, f"f{name}({g.temporary(a)}, {g.temporary(b)}, {'NaN' in ins.parts})", t)
 
 
 @emitter("abs", "neg")
 def _unary(g, ins):
     t = kind_of(ins)
-    if ins.parts[-1] in ("f16x2", "bf16", "bf16x2"):
-        raise Unsupported
     (a,) = sources(g, ins, t)
     expression = f"np_abs({a})" if ins.parts[0] == "abs" else f"-{a}"
     if t[0] == "f":
@@ -248,7 +265,7 @@ def _testp(g, ins):
         "infinite": f"np_isinf({a})",
         "number": f"~np_isnan({a})",
         "notanumber": f"np_isnan({a})",
-        "normal": f"np_isfinite({a}) & (np_abs({a}) >= {tiny})",
+        "normal": f"np_isfinite({a}) & ((np_abs({a}) >= {tiny}) | ({a} == 0))",  # zero counts, on the hardware
         "subnormal": f"(np_abs({a}) < {tiny}) & ({a} != 0)",
     }
     g.define(ins.args[0], "?", tests[ins.parts[1]])

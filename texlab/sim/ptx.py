@@ -20,7 +20,8 @@ TYPES = {
 
 #: Instructions that concern a warp or a block as a whole, or that touch memory: never executed under a select.
 _INDIVISIBLE = frozenset(
-    "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix mma cp call trap".split()
+    "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix movmatrix mma cp call trap "
+    "brx".split()
 )
 
 
@@ -53,6 +54,7 @@ class Variable:
     align: int
     size: int
     init: bytes | None = None
+    pointers: list[tuple[int, str, int]] = field(default_factory=list)  # (offset, variable, byte offset in it)
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class Function:
     registers: dict[str, str] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     code: list[Instruction | str] = field(default_factory=list)
+    targets: dict[str, list[str]] = field(default_factory=dict)  # of brx: label of the table -> labels
 
 
 @dataclass(slots=True)
@@ -137,14 +140,19 @@ def _variable(m: re.Match[str]) -> Variable:
     count = 1
     for d in re.findall(r"\[(\d*)\]", dims or ""):
         count *= int(d or 0)
-    data = None
+    data, pointers = None, []
     if init is not None:
-        words = re.findall(r"0[fFdD][0-9a-fA-F]+|-?(?:0x)?[0-9a-fA-F]+", init)
-        if re.search(r"[A-Za-z_$]\w*", re.sub(r"0[fFdDxX][0-9a-fA-F]+", "", init)):
-            raise PTXError(f"variable {name}: an initialiser that holds an address is not supported: {init}")
-        values = [int(w[2:], 16) if w[:2].lower() in ("0f", "0d") else int(w, 0) for w in words]
+        values = []
+        for word in re.findall(r"[^\s{},]+", init):
+            if m := re.fullmatch(r"(?:generic\()?([A-Za-z_$][\w$]*)\)?(?:\+(\d+))?", word):
+                pointers.append((item * len(values), m[1], int(m[2] or 0)))
+                values.append(0)
+            elif m := re.fullmatch(r"0[fFdD]([0-9a-fA-F]+)|(-?(?:0[xX][0-9a-fA-F]+|\d+))U?", word):
+                values.append(int(m[1], 16) if m[1] else int(m[2], 0))
+            else:
+                raise PTXError(f"variable {name}: an initialiser of this kind is not supported: {word}")
         data = b"".join((v & (1 << 8 * item) - 1).to_bytes(item, "little") for v in values).ljust(count * item, b"\0")
-    return Variable(name, space, int(align or item), count * item, data)
+    return Variable(name, space, int(align or item), count * item, data, pointers)
 
 
 def _balanced(text: str, start: int, opening: str, closing: str) -> int:
@@ -193,6 +201,7 @@ def _function(text: str, head: re.Match[str], module: Module) -> int:
 def _body(text: str, function: Function, module: Module) -> None:
     where = (0, 0, 0)
     scopes: list[dict[str, str]] = []
+    begins: list[int] = []  # where in the code each scope begins
     code, registers = function.code, function.registers
     pending = ""
     for raw in text.split("\n"):
@@ -212,8 +221,9 @@ def _body(text: str, function: Function, module: Module) -> None:
             if pending[0] in "{}":
                 if pending[0] == "{":
                     scopes.append({"": f"~s{next(_scope)}"})
+                    begins.append(len(code))
                 elif scopes:
-                    scopes.pop()
+                    _close(function, scopes.pop(), begins.pop())
                 pending = pending[1:].lstrip()
                 continue
             m = re.match(r"([\w$]+):(?!:)\s*", pending)
@@ -242,6 +252,17 @@ def _renamed(name: str, scopes: list[dict[str, str]], declare: bool = False) -> 
     return name
 
 
+def _close(function: Function, names: dict[str, str], begin: int) -> None:
+    """At the end of a scope its labels are known: branches to them that stand before them get the unique spelling."""
+    if len(names) == 1:
+        return
+    for item in function.code[begin:]:
+        if isinstance(item, Instruction) and item.parts[0] in ("bra", "brx"):
+            item.args[-1] = names.get(item.args[-1], item.args[-1])
+        elif isinstance(item, str) and item in function.targets:
+            function.targets[item] = [names.get(t, t) for t in function.targets[item]]
+
+
 def _declaration(statement: str, function: Function, registers: dict[str, str], scopes: list[dict[str, str]]) -> None:
     if statement.startswith(".reg"):
         kind, names = re.match(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", statement, re.S).groups()
@@ -255,7 +276,9 @@ def _declaration(statement: str, function: Function, registers: dict[str, str], 
         function.variables.append(_variable(m))
     elif m := re.match(r"\.param\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)", statement):
         _renamed(m[1], scopes, declare=True)  # a call's argument slot
-    elif not re.match(r"\.(pragma|maxntid|minnctapersm|branchtargets)", statement):
+    elif statement.startswith(".branchtargets"):  # the table whose label stands before it
+        function.targets[function.code[-1]] = statement.replace(",", " ").split()[1:]
+    elif not re.match(r"\.(pragma|maxntid|minnctapersm)", statement):
         raise PTXError(f"unknown directive: {statement}")
 
 
@@ -318,7 +341,8 @@ class _Flattener:
                 continue
             parts, args = item.parts, item.args
             if suffix and parts[0] != "call":
-                args = [a + suffix for a in args] if parts[0] == "bra" else [rename(a) for a in args]
+                labels = parts[0] == "bra"
+                args = [a + suffix for a in args] if labels else [rename(a) for a in args]
             ins = Instruction(rename(item.guard), item.negated, parts, args, item.where, item.text)
             if suffix and parts[0] == "ret":
                 ins.parts, ins.args = ["bra"], [f"$leave{suffix}"]
@@ -329,6 +353,8 @@ class _Flattener:
                 ins.guard, ins.negated = "", False
             if parts[0] == "call" and args[0] in self.module.functions:
                 self.call(ins, [rename(a) for a in args[1:]], stack)
+            elif parts[:2] == ["brx", "idx"]:
+                self.table(ins, [t + suffix for t in function.targets.get(item.args[1], [])])
             elif parts[:2] in (["ld", "param"], ["st", "param"]) and not self._of_kernel(ins):
                 self.slot(ins)
             else:  # a call to something outside the module is named as unsupported when it is reached
@@ -339,6 +365,19 @@ class _Flattener:
     def _of_kernel(self, ins: Instruction) -> bool:
         m = re.match(r"\[\s*([^\s+\]]+)", ins.args[1 if ins.parts[0] == "ld" else 0])
         return m[1] in self.own or m[1].startswith("%")
+
+    def table(self, ins: Instruction, targets: list[str]) -> None:
+        """``brx.idx``: a comparison and a branch for each target."""
+        if not targets:
+            raise PTXError(f"no branch targets: {ins.text}")
+        for k, target in enumerate(targets):
+            p = f"%brx{len(self.flat.code)}"
+            self.flat.registers[p] = "?"
+            self.flat.code.append(
+                Instruction("", False, ["setp", "eq", "u32"], [p, ins.args[0], str(k)], ins.where, ins.text)
+            )
+            self.flat.code.append(Instruction(p, False, ["bra"], [target], ins.where, ins.text))
+        self.flat.code.append(Instruction("", False, ["trap"], [], ins.where, ins.text))  # no such index
 
     def call(self, ins: Instruction, slots: list[str], stack: tuple[str, ...]) -> None:
         callee = self.module.functions[ins.args[0]]

@@ -16,6 +16,7 @@ from texlab.sim.arith import U4
 from texlab.sim.batch import Batch
 
 STEP_LIMIT = 4_000_000  # instructions a batch may issue before it is called endless
+PATIENCE = 512  # blocks of code that one group runs before others get a turn: it may be waiting for what they do
 
 
 class OutOfTime(Exception):
@@ -81,6 +82,7 @@ class Scheduler:
         blocks, registers = s.kernel.blocks, s.registers
         key = min(groups)
         L = groups.pop(key)
+        turns, undisturbed = 0, False
         while True:
             if L is not None and not groups and not self.waiting and not self.parked and not self.one_by_one:
                 self._pack(L)
@@ -126,7 +128,15 @@ class Scheduler:
                     key = min(groups)
                     L = groups.pop(key)
                     continue
-            if groups and min(groups) <= key:
+            turns += 1
+            if not groups:
+                continue
+            if turns > PATIENCE:
+                turns, undisturbed = 0, not undisturbed
+                other = min(groups)
+                key, L, waits = other, groups.pop(other), (key, L)
+                self.push(*waits)
+            elif (not undisturbed and min(groups) <= key) or key in groups:
                 self.push(key, L)
                 key = min(groups)
                 L = groups.pop(key)
@@ -181,10 +191,19 @@ class Scheduler:
             self.parked[key] = L
 
     def together(self, index: int, L: Any, mask: Any) -> None:
-        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here."""
+        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here, and each lane
+        must be named."""
+        s = self.s
+        if np.ndim(mask) or mask != 0xFFFFFFFF:
+            lane = s.lanes("place", L) % 32
+            left_out = (mask >> lane.astype(U4) & np.uint32(1)) == 0
+            if left_out.any():
+                at = int(np.argmax(left_out))
+                named = int(np.broadcast_to(mask, left_out.shape)[at])
+                text = f"warp-wide instruction whose mask {named:#010x} does not name the lane itself ({int(lane[at])})"
+                s.fault(index, "warp-divergence", text, L, at)
         if self.complete(L):
             return
-        s = self.s
         table = np.zeros(s.warps * 32, bool)
         table[s.arrays["place"][self.alive]] = True
         table[s.lanes("place", L)] = False

@@ -1,0 +1,64 @@
+"""Which variants of each opcode the simulator computes. What is not listed here is an error when it is reached, so that
+a modifier nobody thought of never passes in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from texlab.sim.ptx import TYPES
+
+_SPACES = "global shared shared::cta local const param"
+_ORDER = "volatile relaxed acquire release acq_rel weak cta gpu sys cluster"
+_COMPARE = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz"
+
+_VARIANTS = {
+    "mov": "",
+    "add sub": "rn rz rm rp sat ftz cc",
+    "addc subc": "cc",
+    "mul mad": "rn rz rm rp lo hi wide sat ftz",
+    "mul24 mad24": "lo hi",
+    "fma": "rn rz rm rp ftz sat relu",
+    "div": "rn rz rm rp approx full ftz",
+    "rem sad and or xor not cnot lop3 shl shr bfe bfi popc clz brev prmt dp4a copysign selp slct activemask": "",
+    "dp2a": "lo hi",
+    "min max": "ftz NaN",
+    "abs neg": "ftz",
+    "sqrt rcp": "approx rn rz rm rp ftz",
+    "rsqrt ex2 lg2 sin cos tanh": "approx ftz",
+    "testp": "finite infinite number notanumber normal subnormal",
+    "shf": "l r wrap clamp",
+    "bfind": "shiftamt",
+    "setp set": _COMPARE,
+    "cvt": "rn rz rm rp rni rzi rmi rpi rna tf32 sat ftz relu",
+    "cvta": f"to {_SPACES}",
+    "isspacep": _SPACES,
+    "ld ldu": f"{_SPACES} {_ORDER} v2 v4 nc ca cg cs lu cv",
+    "st": f"{_SPACES} {_ORDER} v2 v4 wb cg cs wt",
+    "atom red": f"global shared shared::cta {_ORDER} add min max exch cas and or xor inc dec",
+    "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
+    "shfl": "sync up down bfly idx",
+    "vote": "sync all any uni ballot",
+    "match": "sync any all",
+    "redux": "sync add min max and or xor",
+    "elect": "sync",
+    "trap": "",
+    "bar barrier": "sync cta aligned arrive red warp popc and or",
+    "voted": "popc and or",
+    "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
+    "movmatrix": "sync aligned m8n8 trans",
+    "mma": "sync aligned row col m8n8k4 m16n8k4 m16n8k8 m16n8k16 m16n8k32 tf32 satfinite",
+}
+_KNOWN = {name: frozenset(words.split()) for names, words in _VARIANTS.items() for name in names.split()}
+#: Order and hints: nothing to compute, as the simulator's memory is always in order.
+NOTHING = frozenset("membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol".split())
+
+
+def known(ins: Any) -> bool:
+    """Whether all modifiers of an instruction are among those its emitter looks at."""
+    if ins.parts[0] in NOTHING:
+        return True
+    words = _KNOWN.get(ins.parts[0])
+    if words is None:
+        return False
+    hints = ("L1::", "L2::") if ins.parts[0] in ("ld", "st", "cp", "atom", "red") else "?"
+    return all(p in words or p in TYPES or p.startswith(hints) for p in ins.parts[1:])
