@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
     *("explore", "magics", "player", "draw"),
-    *("bench", "counters", "doctor", "results", "measure", "machine"),
+    *("bench", "counters", "doctor", "studies", "results", "measure", "machine"),
     *("conv", "gpu", "sim", "isolated", "referee", "peers", "timing"),
     *("compiler", "nvrtc", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "precision", "shapes", "paths"),

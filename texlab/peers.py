@@ -95,7 +95,8 @@ class Peer:
         """Take the inputs from float32 NCHW CuPy arrays; converted now, not when timed."""
         order = self._torch.channels_last if self._nhwc else self._torch.contiguous_format
         self._tensors = tuple(
-            self._torch.as_tensor(arrays[name], device="cuda").to(self._type, memory_format=order) for name in ("x", "w")
+            self._torch.as_tensor(arrays[name], device="cuda").to(self._type, memory_format=order)
+            for name in ("x", "w")
         )
 
     def launch(self) -> None:

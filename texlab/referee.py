@@ -123,7 +123,9 @@ class Trial:
         """The arrays a Program takes, in its precision and layout. ValueError if that does not hold these numbers."""
         held = precision_of(program)
         if held not in ("float32", self.precision):
-            raise ValueError(f"{program.name} takes {held}, but these inputs are {self.precision}: say precision={held!r}")
+            raise ValueError(
+                f"{program.name} takes {held}, but these inputs are {self.precision}: say precision={held!r}"
+            )
         out = {b.name: self.arrays[b.name] for b in program.inputs}
         if layout_of(program) == "NHWC":
             out["x"] = self.xp.ascontiguousarray(out["x"].transpose(0, 2, 3, 1))
@@ -165,7 +167,7 @@ class Trial:
             how = {f: getattr(self.shape, f) for f in ("stride", "padding", "dilation", "groups")}
             return conv2d_reference(x, w, **how), conv2d_reference(abs(x), abs(w), **how), "all"
         sampled = conv_at(self.xp, x, w, self.shape, self._points)
-        whole = _torch_answer(x, w, self.shape)
+        whole = whole_answer(x, w, self.shape)
         if whole is None:
             return *sampled, "sampled"
         want, magnitude = whole
@@ -251,7 +253,7 @@ def conv_at(xp: Any, x: Any, w: Any, shape: ConvShape, points: tuple[Any, ...]) 
     return terms.sum((1, 2, 3)), abs(terms).sum((1, 2, 3))
 
 
-def _torch_answer(x: Any, w: Any, shape: ConvShape) -> tuple[Any, Any] | None:
+def whole_answer(x: Any, w: Any, shape: ConvShape) -> tuple[Any, Any] | None:
     """All outputs in float64 and the sum of |x|*|w| (float32), as CuPy arrays; None without PyTorch or memory."""
     import cupy
 
