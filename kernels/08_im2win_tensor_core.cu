@@ -15,7 +15,7 @@
 #define NHWC 0  // 1: channels innermost in x and y
 #endif
 #ifndef WIDE_OUTPUT
-#define WIDE_OUTPUT 0  // 1: y is float32 (int32 for int8); 0: the input's type
+#define WIDE_OUTPUT 0  // 0: y has the input's type; 1: that of the sums (int32 for int8, else float32); 2: float32
 #endif
 #ifndef RELU
 #define RELU 0  // 1: negative outputs become zero
@@ -52,7 +52,9 @@ typedef int Sum;
 #else
 typedef float Sum;
 #endif
-#if WIDE_OUTPUT
+#if WIDE_OUTPUT == 2
+typedef float Result;
+#elif WIDE_OUTPUT
 typedef Sum Result;
 #else
 typedef Element Result;
@@ -107,7 +109,7 @@ __device__ inline void multiply(Sum (&d)[4], const unsigned (&a)[4], unsigned b0
 
 // One output in the type of y; e4m3 and int8 saturate.
 __device__ inline Result result(Sum sum, float scale, float bias) {
-#if WIDE_OUTPUT && PRECISION == 3
+#if WIDE_OUTPUT == 1 && PRECISION == 3
   return RELU && sum < 0 ? 0 : sum;  // exact: scale and bias belong to float outputs
 #else
   float v = (float)sum * scale + bias;
