@@ -112,11 +112,6 @@ class Contestant:
             return replace(self, precision=precision_of(self.own))
         if "PRECISION" not in catalog[self.name].tunables:
             return self
-        asked = self.tunables.get("PRECISION")
-        if precision == "float32" or asked not in (None, PRECISIONS[precision].code):
-            raise ValueError(
-                f"bench: {self.name!r} computes in {list(PRECISIONS)}: choose one with precision=..., which is {precision!r}"
-            )
         return replace(self, precision=precision)
 
     @property
@@ -128,6 +123,12 @@ class Contestant:
             return self.own
         extra = {}
         if "PRECISION" in catalog[self.name].tunables:
+            asked = self.tunables.get("PRECISION")
+            if self.precision == "float32" or asked not in (None, PRECISIONS[self.precision].code):
+                raise ValueError(
+                    f"{self.name!r} computes in {list(PRECISIONS)}, one of which precision=... must say; it says "
+                    f"{self.precision!r}"
+                )
             extra = {"PRECISION": PRECISIONS[self.precision].code}
             if self.precision == "int8":
                 extra["WIDE_OUTPUT"] = 1  # in int8 almost every sum would saturate

@@ -39,10 +39,10 @@ TENSOR_CORES = "im2win_tensor_core"
 #: tiles tried for each layer; the fastest is measured
 TILES: tuple[dict[str, int], ...] = (
     {},
+    {"STAGES": 3},
     {"BLOCK_K": 128},
+    {"BLOCK_K": 128, "STAGES": 3},
     {"BLOCK_Q": 256},
-    {"BLOCK_K": 128, "STAGES": 4},
-    {"BLOCK_K": 128, "BLOCK_Q": 256},
 )
 
 
