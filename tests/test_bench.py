@@ -298,7 +298,7 @@ def test_tunables_reach_the_kernels_that_have_them():
         (lambda: bench("im2wim", TINY), "no kernel 'im2wim'"),
         (lambda: bench("direct", TINY, PAD=4), r"none of the kernels given has a tunable \['PAD'\]"),
         (lambda: bench(("direct", {"PAD": 4}), TINY), r"'direct' has no tunable \['PAD'\]"),
-        (lambda: bench("direct", TINY, precision="float16"), "precision='float16'"),
+        (lambda: bench("direct", TINY, precision="float8"), "precision='float8'"),
     ],
 )
 def test_mistakes_in_the_call_are_raised(call, message):

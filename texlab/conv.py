@@ -99,8 +99,9 @@ def conv2d(
         )
     if taken := sorted({"PRECISION", "NHWC"} & set(tunables)):
         raise ValueError(f"conv2d: say precision=... and layout=... instead of {taken}")
-    n, *extents = x.shape
-    x_shape = (n, *np.roll(extents, 1).tolist()) if layout == "NHWC" else (n, *extents)
+    x_shape = tuple(x.shape)
+    if layout == "NHWC" and len(x_shape) == 4:
+        x_shape = tuple(x_shape[i] for i in (0, 3, 1, 2))
     how = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
     shape = ConvShape.of(x_shape, tuple(w.shape), **how)
     if bias is not None and tuple(bias.shape) != (shape.k,):
@@ -133,7 +134,10 @@ def conv2d(
 
 def _own_precision(x: Any, w: Any) -> str:
     """The precision that the arrays' dtype stands for."""
-    found = {name: _dtype(a) for name, a in (("x", x), ("w", w))}
+    for name, a in (("x", x), ("w", w)):
+        if not hasattr(a, "dtype"):
+            raise TypeError(f"conv2d: {name} is a {type(a).__name__}; pass a NumPy or CuPy array or a DLPack tensor")
+    found = {"x": _dtype(x), "w": _dtype(w)}
     for name, dtype in found.items():
         if dtype not in OWN_PRECISION:
             raise TypeError(
