@@ -240,8 +240,13 @@ BANK_SHAPES = (
     ConvShape(n=1, c=8, h=10, w=18, k=64, r=3, s=3),
     ConvShape(n=1, c=3, h=32, w=32, k=64, r=3, s=3, padding=1),
 )
-#: ... and every kernel of the catalog on a shape where no extent is a multiple of a tile
-SMALL_SHAPE = ConvShape(n=2, c=5, h=13, w=11, k=7, r=3, s=3, padding=1)
+#: ... and every kernel of the catalog on three: no extent a multiple of a tile; a first layer's large filter and stride;
+#: groups with dilation
+SMALL_SHAPES = (
+    ConvShape(n=2, c=5, h=13, w=11, k=7, r=3, s=3, padding=1),
+    ConvShape(n=1, c=3, h=43, w=43, k=20, r=11, s=11, stride=4),
+    ConvShape(n=2, c=12, h=14, w=17, k=18, r=3, s=2, dilation=(2, 3), groups=3),
+)
 
 
 def record_ladder(layers: Sequence[str], n: int, out: Path | str | None = None) -> Path:
@@ -267,7 +272,7 @@ def record_counters(out: Path | str | None = None) -> Path:
     from texlab.counters import compare  # texlab.counters is the function of that name
 
     scenarios = [(name, tunables, shape) for shape in BANK_SHAPES for name, tunables in BANK_KERNELS]
-    scenarios += [(name, {}, SMALL_SHAPE) for name in catalog]
+    scenarios += [(name, {}, shape) for shape in SMALL_SHAPES for name in catalog]
     rows = []
     for name, tunables, shape in scenarios:
         program = catalog[name].program(shape, **tunables)

@@ -17,6 +17,7 @@ What the simulator runs is PTX: the last compiler stage may still merge, split o
 
 from __future__ import annotations
 
+import operator
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -89,29 +90,29 @@ def run(
         params = _parameters(text, launch, placed, kernel.params)
         memory.set_params(params)
         last = number == len(program.launches) - 1
-        ids = np.arange(launch.blocks) if blocks is None or not last else np.fromiter(blocks, np.int64)
-        if len(ids) and (ids.min() < 0 or ids.max() >= launch.blocks):
-            raise ValueError(f"blocks: {launch.entry} has blocks 0..{launch.blocks - 1}, got {ids.min()}..{ids.max()}")
-        started = time.perf_counter()
-        done, per = 0, max(1, LANES // launch.threads)
-        while done < len(ids):
-            batch = Batch(kernel, launch, memory, params, ids[done : done + per], lambda *at: sources.get(at, ""))
+        ids = range(launch.blocks)
+        if blocks is not None and last:
+            ids = [operator.index(b) for b in blocks]
+            if ids and (min(ids) < 0 or max(ids) >= launch.blocks):
+                raise ValueError(
+                    f"blocks: {launch.entry} has blocks 0..{launch.blocks - 1}, got {min(ids)}..{max(ids)}"
+                )
+        watch = _Watch(launch, len(ids), clock, limit, last)
+        per = max(1, LANES // launch.threads)
+        for at in range(0, len(ids), per):
+            some = np.asarray(ids[at : at + per], np.int64)
+            batch = Batch(kernel, launch, memory, params, some, lambda *at: sources.get(at, ""))
             if recorder is not None:
                 recorder.attach(batch, number)
-            deadline = clock + limit if limit is not None and done == 0 else None
             try:
                 with np.errstate(all="ignore"):
-                    Scheduler(batch, schedule == "warps", deadline).run()
+                    Scheduler(batch, schedule == "warps", watch.deadline).run()
             except OutOfTime:
-                raise TooLong(_too_long(launch, len(ids), 0, time.perf_counter() - clock, limit)) from None
+                raise TooLong(watch.first_batch(len(some))) from None
             for key in ("warp_instructions", "thread_instructions", "barriers"):
                 counts[key] += getattr(batch, key)
-            counts["blocks"] += len(batch.block_ids)
-            done += len(batch.block_ids)
-            now = time.perf_counter()
-            estimate = started - clock + (now - started) * len(ids) / done
-            if limit is not None and estimate > limit and done < len(ids) / 2:
-                raise TooLong(_too_long(launch, len(ids), done, estimate, limit))
+            counts["blocks"] += len(some)
+            watch.done(len(some))
         for buffer in placed.values():
             buffer.settle()
     seconds = time.perf_counter() - clock
@@ -123,18 +124,48 @@ def run(
     return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, recorded, counts)
 
 
-def _too_long(launch: Launch, blocks: int, done: int, seconds: float, limit: float) -> str:
-    if not done:
+class _Watch:
+    """Estimates how long a launch takes, from the batches after the first (which also compiles), and stops in time."""
+
+    def __init__(self, launch: Launch, blocks: int, clock: float, limit: float | None, last: bool) -> None:
+        self.launch, self.blocks, self.clock, self.limit, self.last = launch, blocks, clock, limit, last
+        self.ran = self.first = 0
+        self.after_first = clock
+
+    @property
+    def deadline(self) -> float | None:
+        """When the first batch is interrupted; later ones are covered by the estimate."""
+        return None if self.limit is None or self.ran else self.clock + self.limit
+
+    def first_batch(self, size: int) -> str:
         return (
-            f"{launch.entry}: the first of {blocks} blocks were still running after {seconds:.0f} s; limit={limit:g} s. "
-            "Choose a smaller shape, a few blocks (blocks=[0]), or limit=None to wait"
+            f"{self.launch.entry}: the first {size} of {self.blocks} blocks were still running after "
+            f"{time.perf_counter() - self.clock:.0f} s; limit={self.limit:g} s. Choose a smaller shape, a few blocks "
+            "(blocks=[0]), or limit=None to wait"
         )
-    share = limit / seconds
-    return (
-        f"{launch.entry}: simulating {blocks} blocks would take about {seconds:.0f} s, more than limit={limit:g} s. About "
-        f"{max(1, int(share * blocks))} blocks fit (blocks=range({max(1, int(share * blocks))})), or a shape with "
-        f"{100 * share:.2g} % of the work; limit=None waits"
-    )
+
+    def done(self, blocks: int) -> None:
+        """Some more blocks have run. Raises TooLong if all of them would take too long; the first half is enough to tell,
+        and a second's worth (or a quarter of the limit) the least to tell from."""
+        now = time.perf_counter()
+        self.ran += blocks
+        if not self.first:
+            self.first, self.after_first = self.ran, now
+        if self.limit is None or self.ran == self.first or 2 * self.ran > self.blocks:
+            return
+        if now - self.after_first < min(1.0, self.limit / 4):
+            return
+        left = (now - self.after_first) / (self.ran - self.first) * (self.blocks - self.ran)
+        total = now - self.clock + left
+        if total <= self.limit:
+            return
+        share = self.limit / total
+        fit = max(1, int(share * self.blocks))
+        some = f"about {fit} blocks (blocks=range({fit})), or " if self.last else ""
+        raise TooLong(
+            f"{self.launch.entry}: simulating {self.blocks} blocks would take about {total:.0f} s, more than "
+            f"limit={self.limit:g} s. What fits: {some}a shape with {100 * share:.2g} % of the work; limit=None waits"
+        )
 
 
 @lru_cache(maxsize=64)
