@@ -216,7 +216,8 @@ def table(result: Study) -> str:
         cells += [f"{row['sum_err']:.1e}", f"{row['sum_bound']:.1e}", f"{ms:.3f}" if ms else ""]
         cells += [f"{base / ms:.2f}×" if ms and base else ""]
         swatch = f"<span style='color:{INKS[name]}'>●</span> {name}"
-        body += f"<tr><td style='text-align:left;padding:2px 12px 2px 0'>{swatch}</td>{''.join(cell + c + '</td>' for c in cells)}</tr>"
+        first = f"<td style='text-align:left;padding:2px 12px 2px 0'>{swatch}</td>"
+        body += f"<tr>{first}{''.join(f'{cell}{c}</td>' for c in cells)}</tr>"
     head = "".join(f"<th style='text-align:right;padding:2px 12px 2px 0;vertical-align:bottom'>{h}</th>" for h in heads)
     return (
         f"<table style='border-spacing:0;line-height:1.4'><tr>{head}</tr>{body}</table>"
