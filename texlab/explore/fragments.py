@@ -240,7 +240,7 @@ def frames(found: Fragments) -> dict[str, Any]:
                 "col_labels": [str(j) for j in range(width)],
                 "row_breaks": list(range(8, height, 8)),
                 "col_breaks": list(range(8, width, 8)),
-                "cell": 20,
+                "cell": 20 if k <= 16 else 15,  # side by side on a laptop's screen
                 "tips": tips,
                 "tag_name": "lane",
             }
@@ -262,9 +262,9 @@ def frames(found: Fragments) -> dict[str, Any]:
 def _lane_panel(found: Fragments) -> dict[str, Any]:
     return {
         "name": "lane",
-        "title": "The 32 lanes of the warp: choose one",
-        "rows": 1,
-        "cols": 32,
+        "title": "Lanes",
+        "rows": 8,
+        "cols": 4,
         "cell": 20,
         "tips": [f"lane {i}" for i in range(32)],
         "outline": [MUTED],

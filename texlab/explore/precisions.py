@@ -159,7 +159,7 @@ def _stored(number: np.ndarray, name: str) -> np.ndarray:
     return formats.encode(number, name)
 
 
-def scatter(result: Study, width: int = 460, height: int = 330) -> str:
+def scatter(result: Study, width: int = 420, height: int = 320) -> str:
     """Error against time, both logarithmic, as inline SVG in the theme's ink; a note where no time is recorded."""
     points = {n: (result.times[n], result.errors.get(n, result.live[n]["rel_err"])) for n in NAMES if n in result.times}
     points = {n: p for n, p in points.items() if p[1] > 0}
@@ -194,7 +194,9 @@ def scatter(result: Study, width: int = 460, height: int = 330) -> str:
     for name, (ms, error) in points.items():
         x, y = px(ms), py(error)
         parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='{INKS[name]}' stroke='{ink}'/>")
-        parts.append(f"<text x='{x + 10:.1f}' y='{y + 4:.1f}' font-weight='600'>{name}</text>")
+        crowded = any(0 < px(t) - x < 70 and abs(py(e) - y) < 14 for t, e in points.values())
+        tx, ty, anchor = (x, y - 11, "middle") if crowded else (x + 10, y + 4, "start")
+        parts.append(f"<text x='{tx:.1f}' y='{ty:.1f}' text-anchor='{anchor}' font-weight='600'>{name}</text>")
     label = "; ".join(f"{n}: {ms:.3g} ms, error {e:.1e}" for n, (ms, e) in points.items())
     return (
         f"<svg role='img' aria-label='error against time: {label}' width='{width}' height='{height}' "
