@@ -16,7 +16,8 @@ def every_value(name: str) -> np.ndarray:
     """All finite numbers of a format of 8 or 16 bits, ascending."""
     p = PRECISIONS[name]
     patterns = np.arange(2 ** (8 * np.dtype(p.dtype).itemsize)).astype(f"u{np.dtype(p.dtype).itemsize}").view(p.dtype)
-    values = decode(patterns, name).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # NaN patterns
+        values = decode(patterns, name).astype(np.float64)
     return np.unique(values[np.isfinite(values)])
 
 
