@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from texlab import gpu, machine
-from texlab.bench import BANK_KERNELS, BANK_SHAPES, bench, floors, layer_name, main, record_counters, record_ladder
+from texlab.bench import (
+    BANK_KERNELS,
+    BANK_SHAPES,
+    SMALL_SHAPES,
+    bench,
+    floors,
+    layer_name,
+    main,
+    record_counters,
+    record_ladder,
+)
 from texlab.catalog import kernels
 from texlab.layouts import LAYOUTS
 from texlab.program import Buffer, DeviceError, Launch, Program
@@ -343,7 +353,7 @@ def test_counters_are_recorded_for_every_scenario(monkeypatch, tmp_path, capsys)
     path = record_counters(tmp_path)
     loaded = load_results("counters", folder=tmp_path)
     assert path == tmp_path / "h200" / "counters.json"
-    assert len(loaded) == 2 * (len(BANK_SHAPES) * len(BANK_KERNELS) + len(kernels))
+    assert len(loaded) == 2 * (len(BANK_SHAPES) * len(BANK_KERNELS) + len(SMALL_SHAPES) * len(kernels))
     assert [row["measured"] for row in loaded][:2] == [8.0, None]
     zigzag = loaded.where(shape=str(BANK_SHAPES[0]), kernel="im2win_zigzag", counter="shared_load_wavefronts")
     assert [row["tunables"] for row in zigzag] == [BANK_KERNELS[2][1], {}]

@@ -279,10 +279,15 @@ def record_counters(out: Path | str | None = None) -> Path:
         compared = compare(program, **Trial(shape, precision=precision_of(program)).inputs(program))
         compared = compared.astype(object).where(compared.notna(), None).to_dict("records")
         rows += [{**row, "kernel": name, "tunables": tunables, "shape": str(shape)} for row in compared]
-        equal = sum(row["predicted"] == row["measured"] for row in compared)
-        print(f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} counters equal", flush=True)
-    result = Result(rows, machine.describe("gpu"), _today(), machine.commit())
-    return result.save("counters", out)
+        path = Result(rows, machine.describe("gpu"), _today(), machine.commit()).save("counters", out)
+        different = [
+            f"{r['source']} {r['counter']} {r['measured']}" for r in compared if r["predicted"] != r["measured"]
+        ]
+        equal = len(compared) - len(different)
+        print(
+            f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} counters equal {different or ''}", flush=True
+        )
+    return path
 
 
 def record_bank_rules(out: Path | str | None = None) -> Path:

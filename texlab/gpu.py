@@ -7,6 +7,7 @@ source is not the catalog's run in a process of their own (``isolate``), which i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import statistics
@@ -17,7 +18,7 @@ import numpy as np
 
 from texlab import compiler, isolated
 from texlab.catalog import kernels, source_of
-from texlab.program import DeviceError, KernelFault, Launch, Program, Run
+from texlab.program import DeviceError, KernelFault, Launch, Program, Run, TensorMap
 
 #: CUDA errors after which every call of the process fails, until it ends.
 FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721}
@@ -84,8 +85,6 @@ def cupy_package() -> str:
 @functools.cache
 def driver_cuda_version() -> int:
     """The CUDA version the NVIDIA driver goes up to (13000 for 13.0), asked of the driver; 0 without a driver."""
-    import ctypes
-
     for name in ("libcuda.so.1", "nvcuda.dll"):
         try:
             version = ctypes.c_int(0)
@@ -238,6 +237,9 @@ def _prepare(
     device = cupy.cuda.Device()
     arch = f"sm_{device.compute_capability}"
     check_arch(program, arch)
+    if program.arch and program.arch.rstrip("af") != arch:
+        raise DeviceError(f"program {program.name!r} is for {program.arch} alone, this GPU is {arch}")
+    arch = program.arch or arch
     code = compiler.cubin(program, arch)
     text = compiler.ptx(program, arch)  # for the signatures
     try:
@@ -252,6 +254,9 @@ def _prepare(
         ) from error
     steps = []
     for launch in program.launches:
+        for tensor in launch.args:
+            if isinstance(tensor, TensorMap):
+                tensor.check(program.buffer(tensor.buffer).nbytes)
         values = arguments(launch, text, {name: array.data.ptr for name, array in buffers.items()})
         check_geometry(launch)
         if launch.blocks == 0:
@@ -332,9 +337,12 @@ def arguments(launch: Launch, ptx: str, pointers: Mapping[str, int]) -> tuple[An
     out = []
     for i, (value, param) in enumerate(zip(launch.args, declared, strict=True)):
         where = f"kernel {launch.entry!r}, argument {i}"
+        name = value.buffer if isinstance(value, TensorMap) else value
+        if isinstance(name, str) and name not in pointers:
+            raise ValueError(f"{where}: no buffer {name!r}; the program has {sorted(pointers)}")
+        if isinstance(value, TensorMap):
+            value = encode(value, pointers[value.buffer])
         if isinstance(value, str):
-            if value not in pointers:
-                raise ValueError(f"{where}: no buffer {value!r}; the program has {sorted(pointers)}")
             if param.size != 8:
                 raise ValueError(f"{where}: buffer {value!r} is an address, but the kernel takes {param} here")
             value = pointers[value]
@@ -349,6 +357,33 @@ def check_arch(program: Program, arch: str) -> None:
             f"program {program.name!r} uses instructions that begin with {program.needs}; this GPU is {arch}. "
             "device='sim' runs it, and the kernels of texlab.kernels that need less run here"
         )
+
+
+def encode(tensor: TensorMap, address: int) -> np.ndarray:
+    """The 128 bytes of a CUtensorMap, as a struct to pass by value. DeviceError if the driver refuses."""
+    from cuda.bindings import driver
+
+    kinds, swizzles, fills = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle, driver.CUtensorMapFloatOOBfill
+    rows = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
+    fill = "NONE" if tensor.fill == "zeros" else "NAN_REQUEST_ZERO_FMA"
+    error, made = driver.cuTensorMapEncodeTiled(
+        getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{tensor.dtype.upper()}"),
+        len(tensor.dims),
+        address,
+        [driver.cuuint64_t(v) for v in tensor.dims],
+        [driver.cuuint64_t(v) for v in tensor.strides],
+        [driver.cuuint32_t(v) for v in tensor.box],
+        [driver.cuuint32_t(v) for v in tensor.steps],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{rows}"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        getattr(fills, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
+    )
+    if int(error):
+        raise DeviceError(f"the driver refuses {tensor} ({error.name})")
+    words = np.zeros((), [("words", "u8", 16)])
+    words["words"] = np.frombuffer(ctypes.string_at(made.getPtr(), 128), np.uint64)
+    return words
 
 
 def check_geometry(launch: Launch) -> None:

@@ -32,8 +32,8 @@ def compiled(name: str, arch: str) -> str:
     """Compile one case's source, for the GPU and for the simulator; what went wrong, or ""."""
     case = next(c for c in CASES if c.name == name)
     try:
-        compiler.cubin(case.program, arch)
-        compiler.ptx(case.program)
+        compiler.cubin(case.program, case.program.arch or arch)
+        compiler.ptx(case.program, case.program.arch or compiler.SIM_ARCH)
     except compiler.CompileError as error:
         return str(error)
     return ""

@@ -8,10 +8,10 @@ arrays (``ops``, ``bits``, ``memory``, ...), ``warps`` schedules them over the l
 Every access of every lane is checked, and recorded if asked for. KernelFault (``kind``, ``file``, ``line``, ``block``,
 ``thread``, ``address``, ...) reports: "out-of-bounds", "misaligned", "read-only", "uninitialised" (shared memory, and
 outputs or scratch, that nobody wrote), "race" (shared-memory accesses that no barrier, or within a warp no __syncwarp,
-keeps apart; cp.async that was not waited for), "barrier", "warp-divergence", "launch", "endless", "trap" and
+keeps apart; cp.async or a bulk copy that was not waited for), "barrier", "warp-divergence", "launch", "endless", "trap" and
 "unsupported" (an instruction that the simulator does not know, when it is reached).
 
-Not looked for: races in global memory, and in shared memory of kernels whose barriers hold only some of the threads.
+Not looked for: races in global memory, and a missing fence.proxy.async before a bulk copy.
 What the simulator runs is PTX: the last compiler stage may still merge, split or reorder instructions.
 """
 
@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from texlab import compiler
-from texlab.program import Launch, Program, Run
+from texlab.program import Launch, Program, Run, TensorMap
 from texlab.sim.batch import Batch
 from texlab.sim.codegen import compile_kernel
 from texlab.sim.hazards import check_launch
-from texlab.sim.memory import Memory, parameter_offsets
+from texlab.sim.memory import PARAM_BASE, Memory, parameter_offsets
 from texlab.sim.ptx import parse
 from texlab.sim.record import Recorder
 from texlab.sim.warps import OutOfTime, Scheduler
@@ -69,7 +69,8 @@ def run(
     program.check_inputs(arrays)
     if schedule not in ("lockstep", "warps"):
         raise ValueError(f"schedule={schedule!r}: expected 'lockstep' or 'warps'")
-    text = compiler.ptx(program, compiler.SIM_ARCH)
+    arch = program.arch or compiler.SIM_ARCH
+    text = compiler.ptx(program, arch)
     module = parse(text)
     memory = Memory()
     placed = {}
@@ -89,6 +90,7 @@ def run(
         check_launch(launch, kernel.static_shared)
         params = _parameters(text, launch, placed, kernel.params)
         memory.set_params(params)
+        memory.maps = _maps(program, launch, kernel.params)
         last = number == len(program.launches) - 1
         ids = range(launch.blocks)
         if blocks is not None and last:
@@ -107,6 +109,7 @@ def run(
             try:
                 with np.errstate(all="ignore"):
                     Scheduler(batch, schedule == "warps", watch.deadline).run()
+                    batch.stores.finish(batch)
             except OutOfTime:
                 raise TooLong(watch.first_batch(len(some))) from None
             for key in ("warp_instructions", "thread_instructions", "barriers"):
@@ -121,7 +124,7 @@ def run(
         outputs[b.name] = placed[b.name].data[: b.nbytes].view(b.dtype).reshape(b.shape)
     where = {b.name: Placed(placed[b.name].base, b.nbytes, b.dtype, b.shape) for b in program.buffers}
     recorded = recorder.trace(where) if recorder is not None else None
-    return Run(program, "sim", outputs, 1000 * seconds, compiler.SIM_ARCH, recorded, counts)
+    return Run(program, "sim", outputs, 1000 * seconds, arch, recorded, counts)
 
 
 class _Watch:
@@ -181,6 +184,17 @@ def _source_lines(source: str, filename: str) -> dict[tuple[str, int], str]:
     return out
 
 
+def _maps(program: Program, launch: Launch, layout: list[Any]) -> dict[int, TensorMap]:
+    """Address -> tensor map, of the launch's arguments."""
+    offsets = parameter_offsets(layout)
+    out = {}
+    for arg, (name, *_) in zip(launch.args, layout, strict=True):
+        if isinstance(arg, TensorMap):
+            arg.check(program.buffer(arg.buffer).nbytes)
+            out[PARAM_BASE + offsets[name]] = arg
+    return out
+
+
 def _parameters(text: str, launch: Launch, placed: Mapping[str, Any], layout: list[Any]) -> np.ndarray:
     """The launch's arguments as the bytes a kernel reads its parameters from."""
     declared = compiler.params(text, launch.entry)
@@ -190,6 +204,12 @@ def _parameters(text: str, launch: Launch, placed: Mapping[str, Any], layout: li
     size = max((offsets[name] + n for name, _, n, _ in layout), default=0)
     blob = np.zeros(size, np.uint8)
     for i, (arg, param, (name, *_)) in enumerate(zip(launch.args, declared, layout, strict=True)):
+        if isinstance(arg, TensorMap):
+            if param.size != 128:
+                raise ValueError(
+                    f"{launch.entry}, argument {i + 1}: a tensor map has 128 bytes, the kernel takes {param}"
+                )
+            continue  # the simulator knows it by its address
         value = placed[arg].base if isinstance(arg, str) else arg
         data = compiler.bind(value, param, f"{launch.entry}, argument {i + 1}")
         raw = np.frombuffer(np.asarray(data).tobytes(), np.uint8)

@@ -12,8 +12,10 @@ import numpy as np
 
 from texlab.program import Launch
 from texlab.sim.arith import I8, U4
+from texlab.sim.bulk import Stores
 from texlab.sim.copies import Copies
 from texlab.sim.hazards import fault
+from texlab.sim.mbarrier import Barriers
 from texlab.sim.memory import NOWHERE, REGION, WINDOWS, Memory, Pointer, mixed
 from texlab.sim.shared import SharedState
 
@@ -54,6 +56,9 @@ class Batch:
             self.arrays["shared"] = np.int64(0)
         self.local = np.full(max(kernel.local_bytes, 1) * self.n, 255, "u1") if kernel.local_bytes else None
         self.copies = Copies(self.n)
+        self.stores = Stores(self.n)
+        self.mbarriers = Barriers()
+        self.stalled: np.ndarray | None = None  # lanes whose wait for an mbarrier just failed
         self.record: Any = None
         self.registers = list(kernel.initial)
         self._for: Any = None
@@ -186,6 +191,7 @@ class Batch:
 
     def shared_pointer(self, L: Any, a: Any) -> Pointer:
         base = self.lanes("shared", L)
+        a = a.view(f"i{a.itemsize}")  # a register may be below zero, and only with the instruction's offset inside
         if a.ndim == 0:
             offset = int(a)
             return Pointer("shared", self.shared, offset, base + offset if base.ndim else offset)

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, bits, collectives, copies, halves, memory, rounding, tensorcores
-from texlab.sim.flow import Block, basic_blocks, liveness, reads_shared, shared_hazards, tokens
+from texlab.sim import arith, bits, collectives, copies, halves, mbarrier, memory, rounding, tensorcores, wgmma
+from texlab.sim.flow import Block, basic_blocks, liveness, partly_ordered, reads_shared, shared_hazards, tokens
 from texlab.sim.ops import HALVES, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
 from texlab.sim.variants import known
@@ -35,7 +35,8 @@ class Kernel:
     """A compiled kernel. ``lines`` (file, line) go by instruction; ``initial`` are the registers' first values.
 
     ``grain``: the smallest shared access in bytes; ``races``: whether accesses are looked at for races (and
-    ``marks_reads``, whether reads are noted for it); ``atomics``: whether blocks update global memory atomically."""
+    ``marks_reads``, whether reads are noted for it); ``atomics``: whether blocks update global memory atomically;
+    ``ordered``: whether barriers of part of the block order its accesses (``order``)."""
 
     function: Function
     blocks: list[Block]
@@ -48,6 +49,7 @@ class Kernel:
     races: bool
     marks_reads: bool
     atomics: bool
+    ordered: bool
 
     @property
     def params(self) -> list[tuple[str, str, int, int]]:
@@ -69,7 +71,7 @@ _NAMES = {
 }
 
 
-_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS}
+_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS, **mbarrier.EMITTERS, **wgmma.EMITTERS}
 
 
 class Generator:
@@ -376,5 +378,6 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
         grain=grain,
         races=bool(hazards),
         marks_reads=any(h[0] and reads_shared(code[i]) for i, h in hazards.items()),
+        ordered=partly_ordered(code),
         atomics=any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code),
     )

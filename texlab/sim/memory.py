@@ -120,6 +120,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.regions: dict[int, Buffer] = {}
+        self.maps: dict[int, Any] = {}  # address of a parameter -> the TensorMap it is
 
     def add(self, name: str, data: np.ndarray) -> Buffer:
         region = len(self.regions) + 1

@@ -23,7 +23,7 @@ TYPES = {
 #: Instructions that concern a warp or a block as a whole, or that touch memory: never executed under a select.
 _INDIVISIBLE = frozenset(
     "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix movmatrix mma cp call trap "
-    "brx".split()
+    "brx mbarrier wgmma".split()
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from texlab.sim.arith import U1, U4, U8
+from texlab.sim.order import Order
 
 _THREADS = 1024  # a code is barrier interval * 1024 + thread
 NEVER, IN_FLIGHT = 0, 1  # codes of what nobody wrote, and of what a cp.async is about to write; intervals begin at 1
@@ -29,7 +30,8 @@ class SharedState:
         self.data = np.full(self.pitch * blocks, 255, U1)
         self.codes = np.zeros(self.pitch * blocks // grain, U4)
         self.races, self.marks_reads = kernel.races, kernel.races and kernel.marks_reads
-        self.marks = np.zeros((len(self.codes), warps), U1) if self.marks_reads else None
+        self.order = Order(blocks, warps) if kernel.ordered else None
+        self.marks = np.zeros((len(self.codes), warps), U4 if self.order else U1) if self.marks_reads else None
         self.times = np.zeros(len(self.codes), U4) if self.marks_reads else None
         self.interval = self.clock = 1
         self.views: dict[Any, np.ndarray] = {}
@@ -53,6 +55,8 @@ class SharedState:
     def _difference(self, s: Any, L: Any, codes: np.ndarray, g: int) -> np.ndarray:
         """Codes against each lane's own, flat: 0 the same thread, below 32 its warp, below 1024 its block, in this
         interval; anything else is from before."""
+        if self.order:
+            return self.order.difference(s, L, codes, g)
         mine = s.lanes("code", L)
         return ((codes if g == 1 else codes.reshape(-1, g)) ^ (mine if g == 1 else mine[:, None])).reshape(-1)
 
@@ -72,8 +76,9 @@ class SharedState:
                 self._race(s, access, L, p, other, codes, g, "read", "written")
             self._check_order_in_warp(s, access, L, p, idx, codes, x, g)
         warp = s.lanes("warp", L)
+        when = s.lanes("code", L) // np.uint32(_THREADS) if self.order else 1
         for j in range(g):
-            self.marks.reshape(-1)[(idx * g + j) * self.warps + warp] = 1
+            self.marks.reshape(-1)[(idx * g + j) * self.warps + warp] = when
 
     def _check_order_in_warp(
         self, s: Any, access: Any, L: Any, p: Any, idx: Any, codes: np.ndarray, x: np.ndarray, g: int
@@ -142,6 +147,8 @@ class SharedState:
         if access.hazard[1] and self.marks is not None:
             n = s.active(L)
             rows = self.marks.reshape(-1, g, self.warps).take(np.broadcast_to(idx, (n,)), axis=0)
+            if self.order:
+                rows = rows > self.order.seen[s.lanes("block", L), s.lanes("warp", L)][:, None]
             rows[np.arange(n), :, s.lanes("warp", L)] = 0
             if rows.any():
                 lane, granule, warp = (int(v[0]) for v in np.nonzero(rows))
@@ -168,8 +175,11 @@ class SharedState:
             self._put(self.times, idx, granules, np.uint32(self.clock))
 
     # order ----------------------------------------------------------------------------------------------------------
-    def release(self, s: Any, lanes: Any) -> None:
+    def release(self, s: Any, lanes: Any, number: int | None = None) -> None:
         """A barrier let ``lanes`` (None: all) pass: a new interval begins for them."""
+        if self.order:
+            self.order.meet(s, lanes, number)
+            return self.warp_met(s, lanes)
         self.interval += 1
         code = s.arrays["thread"].astype(U4) + np.uint32(self.interval * _THREADS)
         if lanes is not None:

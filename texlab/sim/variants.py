@@ -35,7 +35,11 @@ _VARIANTS = {
     "ld ldu": f"{_SPACES} {_ORDER} v2 v4 nc ca cg cs lu cv",
     "st": f"{_SPACES} {_ORDER} v2 v4 wb cg cs wt",
     "atom red": f"global shared shared::cta {_ORDER} add min max exch cas and or xor inc dec",
-    "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
+    "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all bulk bulk_group read "
+    "tensor 1d 2d 3d 4d 5d tile prefetch L2 "
+    "mbarrier mbarrier::complete_tx::bytes reduce add min max inc dec and or xor noftz arrive noinc",
+    "mbarrier": "init inval arrive arrive_drop expect_tx complete_tx noComplete test_wait try_wait parity pending_count "
+    "shared shared::cta shared::cluster acquire release cta cluster",
     "shfl": "sync up down bfly idx",
     "vote": "sync all any uni ballot",
     "match": "sync any all",
@@ -45,12 +49,16 @@ _VARIANTS = {
     "bar barrier": "sync cta aligned arrive red warp popc and or",
     "voted": "popc and or",
     "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
+    "wgmma": "mma_async fence commit_group wait_group sync aligned tf32 "
+    + " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32)),
     "movmatrix": "sync aligned m8n8 trans",
     "mma": "sync aligned row col m8n8k4 m16n8k4 m16n8k8 m16n8k16 m16n8k32 tf32 satfinite",
 }
 _KNOWN = {name: frozenset(words.split()) for names, words in _VARIANTS.items() for name in names.split()}
 #: Order and hints: nothing to compute, as the simulator's memory is always in order.
-NOTHING = frozenset("membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol".split())
+NOTHING = frozenset(
+    "membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol setmaxnreg".split()
+)
 
 
 def known(ins: Any) -> bool:
