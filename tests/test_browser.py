@@ -184,8 +184,29 @@ def texture_story(lab: Lab) -> None:
     playwright.expect(lab.page.get_by_text("hit rates within 5 percentage points").first).to_be_attached()
 
 
+def tensor_story(lab: Lab) -> None:
+    """The fragment explorer follows its menu; the precision explorer a number typed and another kind of inputs."""
+    player = lab.player()
+    before = player.get_attribute("data-bytes")
+    lab.page.locator("select", has_text="int8: m16n8k32").first.select_option(label="int8: m16n8k32")
+    playwright.expect(player).not_to_have_attribute("data-bytes", before)
+    playwright.expect(player.locator(".tlp-caption")).to_contain_text("holds 16 of A")
+    number = lab.page.locator(".widget-text", has_text="a number").locator("input").first
+    number.fill("3.25")
+    number.press("Enter")
+    captions = lab.page.locator(".tlp-caption")
+    playwright.expect(captions.filter(has_text="3.25 in the formats")).to_have_count(1)
+    lab.page.locator("select", has_text="cancellation").first.select_option(label="cancellation")
+    playwright.expect(lab.page.get_by_text("terms nearly cancel").first).to_be_visible()
+
+
 #: notebook -> what a learner does with its explorer, beyond what ``check_player`` does with every picture
-STORIES = {"01_im2win_layout": layout_story, "02_zigzag": bank_story, "03_texture_cache": texture_story}
+STORIES = {
+    "01_im2win_layout": layout_story,
+    "02_zigzag": bank_story,
+    "03_texture_cache": texture_story,
+    "05_tensor_cores": tensor_story,
+}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

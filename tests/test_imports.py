@@ -28,9 +28,8 @@ ORDER = (
         "launches",
         "referee",
         "peers",
-        "timing",
     ),
-    *("occupancy", "compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
+    *("timing", "occupancy", "compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "cache", "views", "precision", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")

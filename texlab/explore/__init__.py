@@ -1,5 +1,6 @@
 """Explorers for notebooks: a picture of what a kernel does, with controls. They need ipywidgets and anywidget.
 
+``fragments()`` which lane holds which matrix element, ``precision()`` error against time;
 ``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``texture()`` a warp's
 fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
 judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
@@ -10,7 +11,9 @@ textures; ``check_layout()`` judges a learner's layout kernel; ``landscape()``, 
 from texlab.explore.bank_scenarios import try_mapping
 from texlab.explore.banks import banks
 from texlab.explore.costs import listing, measured
+from texlab.explore.fragments import fragments
 from texlab.explore.layout import check_layout, layout
+from texlab.explore.precisions import precision
 from texlab.explore.predict import predict
 from texlab.explore.texture import texture
 from texlab.explore.texture_pictures import face, landscape
@@ -20,10 +23,12 @@ __all__ = [
     "banks",
     "check_layout",
     "face",
+    "fragments",
     "landscape",
     "layout",
     "listing",
     "measured",
+    "precision",
     "predict",
     "texture",
     "texture_agreement",

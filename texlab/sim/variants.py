@@ -29,7 +29,7 @@ _VARIANTS = {
     "shf": "l r wrap clamp",
     "bfind": "shiftamt",
     "setp set": _COMPARE,
-    "cvt": "rn rz rm rp rni rzi rmi rpi rna tf32 sat ftz relu",
+    "cvt": "rn rz rm rp rni rzi rmi rpi rna tf32 sat satfinite ftz relu",
     "cvta": f"to {_SPACES}",
     "isspacep": _SPACES,
     "ld ldu": f"{_SPACES} {_ORDER} v2 v4 nc ca cg cs lu cv",

@@ -232,7 +232,7 @@ class Scheduler:
 
     def _park(self, key: int, L: np.ndarray) -> None:
         if key in self.parked:
-            L = np.sort(np.concatenate([self.parked[key], L]))
+            L = np.sort(np.concatenate([self.parked.pop(key), L]))
         if self.complete(L):
             self.groups[key] = L
         else:
