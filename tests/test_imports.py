@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
     *("explore", "magics", "player", "draw"),
-    *("bench", "texture_bench", "counters", "doctor", "results", "measure", "machine"),
+    *("bench", "texture_bench", "texture_cases", "counters", "doctor", "results", "measure", "machine"),
     *("textures", "conv", "gpu", "sim", "isolated", "gputextures", "launches", "referee", "peers", "timing"),
     *("compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "cache", "views", "shapes", "paths"),
