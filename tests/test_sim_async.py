@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -143,6 +145,15 @@ def test_descriptor_words():
     ):
         with pytest.raises(ValueError, match="descriptor"):
             wrong.encode()
+
+
+def test_operand_changed_before_wait_group():
+    case = next(c for c in CASES if c.name == "wgmma.n64")
+    early = 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); __syncthreads(); s[t * 32] = 7;'
+    source = case.program.source.replace('asm volatile("wgmma.commit_group.sync.aligned; ', early + ' asm volatile("')
+    with pytest.raises(KernelFault, match="changed while wgmma") as caught:
+        dataclasses.replace(case.program, source=source).run(device="sim", **case.inputs)
+    assert caught.value.kind == "race"
 
 
 @pytest.mark.parametrize("width", [32, 64, 128])

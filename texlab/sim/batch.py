@@ -57,6 +57,7 @@ class Batch:
         self.local = np.full(max(kernel.local_bytes, 1) * self.n, 255, "u1") if kernel.local_bytes else None
         self.copies = Copies(self.n)
         self.stores = Stores(self.n)
+        self.products = Stores(self.n, "wgmma.mma_async")
         self.mbarriers = Barriers()
         self.stalled: np.ndarray | None = None  # lanes whose wait for an mbarrier just failed
         self.record: Any = None

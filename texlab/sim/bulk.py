@@ -30,12 +30,15 @@ class _Store:
     data: np.ndarray
     land: Any
     read: bool = False
+    over: bool = False
 
 
 class Stores:
-    """All copies to global memory of a batch. A lane's group number grows with every ``commit_group`` it executes."""
+    """All copies to global memory of a batch. A lane's group number grows with every ``commit_group`` it executes.
+    ``reader``: what a report calls them."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, reader: str = "a bulk copy (cp.async.bulk)") -> None:
+        self.reader = reader
         self.group = np.zeros(lanes, np.int64)
         self.flights: list[_Store] = []
 
@@ -48,10 +51,10 @@ class Stores:
             if f.slot in slots and f.group < self.group[f.slot] - pending:
                 self._check(index, s, f)
                 f.read = True
-                if not only_read:
+                f.over = not only_read
+                if f.over and f.land:
                     f.land(s)
-                    f.land = None
-        self.flights = [f for f in self.flights if f.land is not None]
+        self.flights = [f for f in self.flights if not f.over]
 
     def finish(self, s: Any) -> None:
         """At the kernel's end everything lands."""
@@ -62,10 +65,8 @@ class Stores:
         now = s.shared.data[f.source]
         if not f.read and not np.array_equal(now, f.data):
             at = int(f.source.reshape(-1)[np.argmax((now != f.data).reshape(-1))]) % s.shared.pitch
-            text = (
-                f"race (write after read): shared memory at byte offset {at} changed while a bulk copy (cp.async.bulk)"
-            )
-            s.fault(index, "race", text + " still read it: wait for the copy first", None, None, at)
+            text = f"race (write after read): shared memory at byte offset {at} changed while {self.reader}"
+            s.fault(index, "race", text + " still read it: wait for it first", None, None, at)
 
 
 @contextmanager
@@ -147,10 +148,15 @@ def store(source: Any, target: Any, op: str, s: Any, L: Any, address: Any, start
 
 def put(s: Any, L: Any, k: int, offset: np.ndarray, data: np.ndarray, land: Any) -> None:
     """Note a copy to global memory that the ``k``-th active lane began from the pieces at ``offset``."""
-    slot = int(s.lanes("slot", lane(L, k))[0])
     base = s.lanes("shared", lane(L, k))
     source = (int(np.ravel(base)[0]) + offset)[:, None] + np.arange(16)
-    s.stores.flights.append(_Store(slot, int(s.stores.group[slot]), source, data, land))
+    note(s.stores, s, lane(L, k), source, data, land)
+
+
+def note(stores: Stores, s: Any, one: np.ndarray, source: np.ndarray, data: np.ndarray, land: Any) -> None:
+    """The lane ``one`` has something read ``source`` (bytes of the batch's shared memory), which holds ``data``."""
+    slot = int(s.lanes("slot", one)[0])
+    stores.flights.append(_Store(slot, int(stores.group[slot]), source, data, land))
 
 
 def land_in_global(target: Any, op: str, slot: int, address: np.ndarray, values: np.ndarray, s: Any) -> None:

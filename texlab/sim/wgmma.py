@@ -1,8 +1,8 @@
 """wgmma.mma_async: a warpgroup multiplies a 64 x k by a k x n matrix, B (and often A) straight from shared memory.
 
 Each of the four warps computes 16 rows. Products and sums are as ``tensorcores`` has them: exact, or rounded once from
-double. They are there at once here: that wgmma.wait_group comes before their use, and before the operands in shared
-memory change, is not checked.
+double. They are there at once here: their use before wgmma.wait_group is not found. That the operands in shared memory
+change before it is.
 """
 
 from __future__ import annotations
@@ -89,7 +89,12 @@ def _from_shared(
         lanes.append(bulk.lane(L, 32 * w, pieces.size))
     many = np.concatenate(lanes)
     with bulk.unrecorded(s):
-        data = bulk.read(access, s, many, s.shared_pointer(many, np.concatenate(at).astype(U4)))
+        p = s.shared_pointer(many, np.concatenate(at).astype(U4))
+        data = bulk.read(access, s, many, p)
+    source, each = np.asarray(p.at)[:, None] + np.arange(16), len(at[0])
+    for w, lane in enumerate(lanes):
+        part = slice(w * each, (w + 1) * each)
+        bulk.note(s.products, s, lane[:1], source[part], data[part], None)
     values = _numbers(data.reshape(-1), kind).reshape(len(rows), *((k, -1) if transposed else (-1, k)))
     return values.swapaxes(1, 2) if transposed else values
 
@@ -149,8 +154,13 @@ def _items(operand: str) -> list[str]:
 
 
 def _wgmma(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> None:
-    if ins.parts[1] != "mma_async":
-        return  # fence, commit_group, wait_group: nothing to compute
+    if ins.parts[1] == "commit_group":
+        return g.emit("S.products.commit(S, L)")
+    if ins.parts[1] == "wait_group":
+        g.namespace[f"m{i}"] = partial(_wait, i, int(ins.args[0], 0))
+        return g.emit(f"m{i}(S, L)")
+    if ins.parts[1] == "fence":
+        return None
     m = next(filter(None, (re.fullmatch(r"m64n(\d+)k(\d+)", p) for p in ins.parts)))
     n, k, (d, a, b) = int(m[1]), int(m[2]), ins.parts[-3:]
     if _K.get(a) != k or n % 8 or not 8 <= n <= 256 or d not in _SUMS[a] or (a != b and {a, b} != {"s8", "u8"}):
@@ -166,6 +176,10 @@ def _wgmma(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> N
     g.namespace[f"m{i}"] = partial(multiply, access, shape)
     operands = f"{g.use(add, '?')}, {first}, {g.use(right, 'u8')}, {group(target, t)}"
     g.define_all(_items(target), t, f"m{i}(S, L, {operands})")
+
+
+def _wait(index: int, pending: int, s: Any, L: Any) -> None:
+    s.products.wait(index, pending, False, s, L)
 
 
 EMITTERS = {"wgmma": _wgmma}
