@@ -18,6 +18,7 @@ from texlab.sim.hazards import fault
 from texlab.sim.mbarrier import Barriers
 from texlab.sim.memory import NOWHERE, REGION, WINDOWS, Memory, Pointer, mixed
 from texlab.sim.shared import SharedState
+from texlab.sim.variants import OWN_FEATURES
 
 _HALF = 1 << (REGION - 1)
 
@@ -302,7 +303,10 @@ class Batch:
 
     def unsupported(self, index: int) -> None:
         ins = self.kernel.instructions[index]
-        self.fault(index, "unsupported", f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})")
+        text = f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})"
+        if ins.parts[0] in OWN_FEATURES:
+            text += "; wgmma and setmaxnreg exist for sm_90a alone: give the Program arch='sm_90a'"
+        self.fault(index, "unsupported", text)
 
     def trap(self, index: int, L: Any) -> None:
         self.fault(index, "trap", "the kernel stopped itself (trap)", L, 0)

@@ -35,7 +35,7 @@ from texlab.sim import (
 from texlab.sim.flow import Block, basic_blocks, liveness, partly_ordered, reads_shared, shared_hazards, tokens
 from texlab.sim.ops import HALVES, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
-from texlab.sim.variants import known
+from texlab.sim.variants import OWN_FEATURES, known
 
 _SPECIAL = frozenset("tid ctaid ntid nctaid laneid warpid nwarpid smid clock clock64 clock_hi globaltimer".split())
 _ADDRESS = re.compile(r"\[\s*([^\s+\]-]+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|-?\d+))?\s*\]")
@@ -327,6 +327,7 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
     module = parse(text)
     if entry not in module.functions:
         raise PTXError(f"no kernel {entry!r}; the PTX has {sorted(module.functions)}")
+    own_features = re.search(r"^\s*\.target\s+sm_\d+[af]", text, re.M)
     function = flatten(module, entry)
     symbols, static_shared, local_bytes = memory.place(function, module)
     params = memory.parameter_offsets(function.params)
@@ -348,7 +349,7 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
 
     def emit(i: int, ins: Instruction) -> None:
         try:
-            if not known(ins):
+            if not known(ins) or (ins.parts[0] in OWN_FEATURES and not own_features):
                 raise Unsupported
             if ins.parts[-1] in halves.KINDS and ins.parts[0] in HALVES:
                 HALVES[ins.parts[0]](g, ins)

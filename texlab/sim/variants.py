@@ -62,6 +62,8 @@ _KNOWN = {name: frozenset(words.split()) for names, words in _VARIANTS.items() f
 NOTHING = frozenset(
     "membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol setmaxnreg".split()
 )
+#: Only with the architecture's own features, which a Program asks for with ``arch``.
+OWN_FEATURES = frozenset(["wgmma", "setmaxnreg"])
 
 
 def known(ins: Any) -> bool:
