@@ -10,8 +10,8 @@ its sectors on an NVIDIA H200), 256 KB a multiprocessor for L1 and shared
 memory. *Calibrated* on the counters of an NVIDIA H200 (``texlab/data/results/h200/texture.json``): the groups of lanes, the
 192 KB that the L1 has of them, and that a line of a two-dimensional texture over linear memory is 32 bytes x 4 rows. LRU
 over one set is a simplification: which lines compete for a place in the hardware is not known. It shows where a walk needs
-nearly all of the cache (its hit rate falls gradually, between 128 and 256 KB, where LRU falls off a cliff) and along the diagonals of
-a tall image.
+nearly all of the cache (its hit rate falls gradually, between 128 and 256 KB, where LRU falls off a cliff) and along the
+diagonals of a tall image.
 
 Where a texel lies is an *address map*: "row-major" (a plain buffer), "block-linear" (a CUDA array) or "morton". The
 block-linear map is the documented one of NVIDIA's graphics memory (Tegra X1 Technical Reference Manual, "Block Linear"):
