@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from texlab import cache, texture_probes
+from texlab import cache, texture_bench, texture_probes
 from texlab.cache import LINE, SECTORS, Cache, simulate, texel_address
 from texlab.views import TextureView
 
@@ -115,3 +115,17 @@ def test_four_rows_of_a_texture_over_linear_memory_share_a_line():
     served = cache.run(run.trace)
     assert len(np.unique(served.sector // SECTORS)) == 16
     assert (~served.hit).sum() == 64
+
+
+def test_the_texels_that_come_with_one_are_those_of_its_sector():
+    """Recorded: how long a fetch takes after another one. Texels of one sector are there at once, all others are not."""
+    rows = [row for row in texture_bench.load().rows if row["kernel"] == "neighbours"]
+    assert len(rows) == 4
+    view = TextureView("t", "x", (2048, 2048))
+    for row in rows:
+        cycles = np.array(row["cycles"]).reshape(row["reach"])
+        y, x = np.indices(cycles.shape)
+        layout = "block-linear" if row["memory"] == "array" else "row-major"
+        sector = texel_address(view, "float32", 0, y, x, layout) // cache.SECTOR
+        near = sector == sector[*row["anchor"]]
+        assert 1.5 * cycles[near].max() < cycles[~near].min()

@@ -5,12 +5,13 @@ Lines sit in sets and the least recently used one of a set makes room. The model
 at once. A request of a warp is looked up in groups of lanes, and each group asks for each of its sectors once: all 32 lanes
 of a load, 4 lanes of a texture fetch, 8 of a surface read. What one group brought, the next one of the same request hits.
 
-*Documented*: sectors and lines of 32 and 128 bytes, the block-linear map below, 256 KB a multiprocessor for L1 and shared
+*Documented*: sectors and lines of 32 and 128 bytes, the block-linear map below (recorded fetch times of neighbours confirm
+its sectors on an NVIDIA H200), 256 KB a multiprocessor for L1 and shared
 memory. *Calibrated* on the counters of an NVIDIA H200 (``texlab/data/results/h200/texture.json``): the groups of lanes, the
 192 KB that the L1 has of them, and that a line of a two-dimensional texture over linear memory is 32 bytes x 4 rows. LRU
 over one set is a simplification: which lines compete for a place in the hardware is not known. It shows where a walk needs
-nearly all of the cache (its hit rate falls gradually, from 128 KB on, where LRU falls off a cliff) and along the diagonals of
-a tall image.
+nearly all of the cache (its hit rate falls gradually, between 128 and 256 KB, where LRU falls off a cliff) and along the
+diagonals of a tall image.
 
 Where a texel lies is an *address map*: "row-major" (a plain buffer), "block-linear" (a CUDA array) or "morton". The
 block-linear map is the documented one of NVIDIA's graphics memory (Tegra X1 Technical Reference Manual, "Block Linear"):
