@@ -16,7 +16,19 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 ORDER = (
     *("explore", "magics", "player", "draw"),
     *("bench", "ablation", "timeline", "gantt", "latency", "texture_bench", "texture_cases", "counters", "doctor"),
-    *("studies", "results", "measure", "machine", "textures", "conv", "gpu", "sim", "isolated", "gputextures", "launches"),
+    *(
+        "studies",
+        "results",
+        "measure",
+        "machine",
+        "textures",
+        "conv",
+        "gpu",
+        "sim",
+        "isolated",
+        "gputextures",
+        "launches",
+    ),
     *("referee", "peers", "timing", "occupancy", "compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
     *("trace", "program", "layouts", "reference", "cache", "views", "precision", "shapes", "paths"),
 )
