@@ -5,7 +5,7 @@
 // launch  block (BLOCK_K/8 * BLOCK_Q/8,1,1)  grid (ceil(K/groups / BLOCK_K) * groups * ceil(N*P*Q / BLOCK_Q),1,1)
 // access  shared memory: float stores, float4 loads
 // source  the order comes from the maxas SGEMM; arXiv:2608.20725 calls it zig-zag
-// next    07 fills one pair of tiles while it multiplies the other
+// next    06 reads the windows from a texture; 07 fills one pair of tiles while it multiplies the other
 #ifndef BLOCK_K
 #define BLOCK_K 64  // output channels a block computes
 #endif

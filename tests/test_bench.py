@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from texlab import gpu, machine
-from texlab.bench import BANK_KERNELS, BANK_SHAPES, bench, floors, layer_name, main, record_counters, record_ladder
+from texlab.bench import (
+    BANK_KERNELS,
+    BANK_SHAPES,
+    SMALL_SHAPES,
+    bench,
+    floors,
+    layer_name,
+    main,
+    record_counters,
+    record_ladder,
+)
 from texlab.catalog import kernels
 from texlab.layouts import LAYOUTS
 from texlab.program import Buffer, DeviceError, Launch, Program
@@ -246,7 +256,7 @@ def test_a_wrong_kernel_keeps_its_row_without_figures(spoil):
 def test_a_kernel_right_only_once_is_caught_by_the_second_check(monkeypatch):
     trials = iter([Trial(TINY, seed=1), Trial(TINY, seed=2)])
     first = float(Trial(TINY, seed=1).arrays["x"].flat[0])
-    monkeypatch.setattr("texlab.measure.Trial", lambda *_: next(trials))
+    monkeypatch.setattr("texlab.measure.Trial", lambda *_, **__: next(trials))
     (row,) = bench(own(f"if (x[0] != {first!r}f) sum = 0.f;"), TINY, device="sim")
     assert row["error"].startswith("in the second check, with new inputs and poisoned memory: ")
 
@@ -254,7 +264,8 @@ def test_a_kernel_right_only_once_is_caught_by_the_second_check(monkeypatch):
 def test_the_whole_catalog_is_verified_and_the_peers_say_what_they_need():
     table = bench([*kernels, "cudnn", "im2col+cublas"], TINY, device="sim")
     rows = {row["kernel"]: row for row in table}
-    assert {name for name, row in rows.items() if row["verified"]} == set(kernels)
+    assert {name for name, row in rows.items() if row["verified"]} == set(kernels) - {"im2win_tensor_core"}
+    assert "precision" in rows["im2win_tensor_core"]["error"]
     assert "needs an NVIDIA GPU" in rows["cudnn"]["error"]
     assert rows["cudnn"]["peer"] is True
     assert rows["direct"]["extra_bytes"] == 0
@@ -297,7 +308,7 @@ def test_tunables_reach_the_kernels_that_have_them():
         (lambda: bench("im2wim", TINY), "no kernel 'im2wim'"),
         (lambda: bench("direct", TINY, PAD=4), r"none of the kernels given has a tunable \['PAD'\]"),
         (lambda: bench(("direct", {"PAD": 4}), TINY), r"'direct' has no tunable \['PAD'\]"),
-        (lambda: bench("direct", TINY, precision="float16"), "precision='float16'"),
+        (lambda: bench("direct", TINY, precision="float8"), "precision='float8'"),
     ],
 )
 def test_mistakes_in_the_call_are_raised(call, message):
@@ -342,7 +353,7 @@ def test_counters_are_recorded_for_every_scenario(monkeypatch, tmp_path, capsys)
     path = record_counters(tmp_path)
     loaded = load_results("counters", folder=tmp_path)
     assert path == tmp_path / "h200" / "counters.json"
-    assert len(loaded) == 2 * (len(BANK_SHAPES) * len(BANK_KERNELS) + len(kernels))
+    assert len(loaded) == 2 * (len(BANK_SHAPES) * len(BANK_KERNELS) + len(SMALL_SHAPES) * len(kernels))
     assert [row["measured"] for row in loaded][:2] == [8.0, None]
     zigzag = loaded.where(shape=str(BANK_SHAPES[0]), kernel="im2win_zigzag", counter="shared_load_wavefronts")
     assert [row["tunables"] for row in zigzag] == [BANK_KERNELS[2][1], {}]

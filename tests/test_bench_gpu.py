@@ -162,9 +162,8 @@ def test_both_column_matrices_are_im2col(cupy, torch, column, shape):
 
 
 def test_im2col_is_charged_for_its_columns_and_cudnn_for_its_workspace(torch):
-    columns, cudnn = sorted(bench(list(peers.PEERS), SHAPE, device="gpu", repeat=5), key=lambda row: row["kernel"])[
-        ::-1
-    ]
+    rows = bench(["im2col+cublas", "cudnn"], SHAPE, device="gpu", repeat=5)
+    columns, cudnn = sorted(rows, key=lambda row: row["kernel"])[::-1]
     assert columns["extra_bytes"] >= LAYOUTS["im2col"].bytes(SHAPE)
     assert cudnn["extra_bytes"] >= 0
 
@@ -183,7 +182,7 @@ def test_a_peer_in_tf32_would_be_rejected(torch, monkeypatch):
 def test_switches_of_pytorch_are_left_as_they_were(torch):
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    with peers.exact_float32():
+    with peers.chosen_libraries():
         assert matmul.allow_tf32 is False
         assert torch.backends.cudnn.allow_tf32 is False
     assert before == (matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)

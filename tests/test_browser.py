@@ -164,8 +164,49 @@ def bank_story(lab: Lab) -> None:
     playwright.expect(lab.page.get_by_text("Wrong result").first).to_be_visible()
 
 
+def texture_story(lab: Lab) -> None:
+    """The texture explorer: another order and layout redraw both pictures; a small cache loses lines; a texel is found."""
+    row = lab.page.get_by_role("button", name="row", exact=True)
+    output = lab.page.locator(".jp-OutputArea-output").filter(has=row)
+    player = output.locator(".tlp")
+    check_player(lab, player, "03_texture_cache_explorer")
+    column = lab.pixels(player)
+    row.click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("in row order"))
+    assert changed(column, lab.pixels(player)) > 0.01
+    output.get_by_role("button", name="row-major", exact=True).click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("row-major in memory"))
+    playwright.expect(output.get_by_text("the hardware's counters").first).to_be_visible()
+    output.get_by_role("button", name="column", exact=True).click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("in column order"))
+    output.locator(".widget-dropdown", has_text="L1 cache").locator("select").select_option("1 KB")
+    playwright.expect(player).to_contain_text("had to go")
+    playwright.expect(lab.page.get_by_text("hit rates within 5 percentage points").first).to_be_attached()
+
+
+def tensor_story(lab: Lab) -> None:
+    """The fragment explorer follows its menu; the precision explorer a number typed and another kind of inputs."""
+    player = lab.player()
+    before = player.get_attribute("data-bytes")
+    lab.page.locator("select", has_text="int8: m16n8k32").first.select_option(label="int8: m16n8k32")
+    playwright.expect(player).not_to_have_attribute("data-bytes", before)
+    playwright.expect(player.locator(".tlp-caption")).to_contain_text("holds 16 of A")
+    number = lab.page.locator(".widget-text", has_text="a number").locator("input").first
+    number.fill("3.25")
+    number.press("Enter")
+    captions = lab.page.locator(".tlp-caption")
+    playwright.expect(captions.filter(has_text="3.25 in the formats")).to_have_count(1)
+    lab.page.locator("select", has_text="cancellation").first.select_option(label="cancellation")
+    playwright.expect(lab.page.get_by_text("terms nearly cancel").first).to_be_visible()
+
+
 #: notebook -> what a learner does with its explorer, beyond what ``check_player`` does with every picture
-STORIES = {"01_im2win_layout": layout_story, "02_zigzag": bank_story}
+STORIES = {
+    "01_im2win_layout": layout_story,
+    "02_zigzag": bank_story,
+    "03_texture_cache": texture_story,
+    "05_tensor_cores": tensor_story,
+}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -258,6 +258,8 @@ def test_unknown_architectures():
     with pytest.raises(CompileError, match="arch='90'"):
         ptx(program(), "90")
     with pytest.raises(CompileError, match=r"NVRTC .* compiles for .*sm_90"):
+        ptx(program(), "sm_999")
+    with pytest.raises(CompileError, match=r"begin with sm_75.*sm_50"):
         ptx(program(), "sm_50")
 
 

@@ -147,6 +147,17 @@ def test_exact_arithmetic_agrees_with_numpy():
         np.testing.assert_array_equal(root, np.sqrt(x))
 
 
+def test_the_table_counts_what_passed():
+    from conformance import record
+
+    right, wrong, missing = CASES[:3]
+    other = {n: a + 1 for n, a in wrong.expected().items()}
+    outputs = {right.name: right.expected(), wrong.name: other}
+    sim = {right.name: "", wrong.name: "differs", missing.name: "KernelFault: ..."}
+    rows = record.table([right, wrong, missing], outputs, sim)
+    assert rows[-1] == {"family": "all", "total": 3, "gpu_passed": 1, "simulator_passed": 1}
+
+
 def test_a_recording_is_read_back(tmp_path, monkeypatch):
     from conformance import recording
 

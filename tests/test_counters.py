@@ -122,7 +122,7 @@ def test_launches_that_do_not_match_are_an_error(stand_in, found):
 
 
 def test_empty_grids_are_not_profiled(monkeypatch):
-    monkeypatch.setattr(module, "_profiler", lambda: "/nowhere/ncu")
+    monkeypatch.setattr(module, "profiler", lambda: "/nowhere/ncu")
     nothing = Program("p", "", (Buffer("y", (1,), role="output"),), (Launch("k", (0, 1, 1), (32, 1, 1), ("y",)),))
     assert module.counters(nothing).empty
 

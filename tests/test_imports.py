@@ -15,10 +15,22 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
     *("explore", "magics", "player", "draw"),
-    *("bench", "ablation", "timeline", "gantt", "latency", "counters", "doctor", "results", "measure", "machine"),
-    *("conv", "gpu", "sim", "isolated", "referee", "peers", "timing"),
-    *("occupancy", "compiler", "nvrtc", "catalog", "bank_patterns"),
-    *("trace", "program", "layouts", "reference", "shapes", "paths"),
+    *("bench", "ablation", "timeline", "gantt", "latency", "texture_bench", "texture_cases", "counters", "doctor"),
+    *(
+        "studies",
+        "results",
+        "measure",
+        "machine",
+        "textures",
+        "conv",
+        "gpu",
+        "sim",
+        "isolated",
+        "gputextures",
+        "launches",
+    ),
+    *("referee", "peers", "timing", "occupancy", "compiler", "nvrtc", "texture_probes", "catalog", "bank_patterns"),
+    *("trace", "program", "layouts", "reference", "cache", "views", "precision", "shapes", "paths"),
 )
 HEAVY = ("cupy", "tvm", "matplotlib", "ipywidgets", "anywidget", "pandas", "cuda", "torch", "IPython", "scipy")
 MODULES = sorted(

@@ -21,11 +21,20 @@ def test_the_example_for_your_own_notebook_runs(monkeypatch, tmp_path):
         exec(compile(example, "README.md", "exec"), names)
 
 
+def tool(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_ladder_table_is_current():
-    spec = importlib.util.spec_from_file_location("ladder_table", ROOT / "tools" / "ladder_table.py")
-    ladder_table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(ladder_table)
-    assert ladder_table.replaced(README) == README, "run: python tools/ladder_table.py"
+    assert tool("ladder_table").replaced(README) == README, "run: python tools/ladder_table.py"
+
+
+def test_the_simulators_tables_are_current():
+    text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    assert tool("simulator_doc").replaced(text) == text, "run: python tools/simulator_doc.py"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

@@ -121,10 +121,10 @@ def test_shuffles():
 
 def test_warp_sum_with_a_ragged_last_warp():
     source = """extern "C" __global__ void k(int* o) { int v = threadIdx.x + 1;
-      unsigned m = __activemask(); for (int d = 16; d; d /= 2) v += __shfl_xor_sync(m, v, d);
+      unsigned m = __activemask(); for (int d = __popc(m) / 2; d; d /= 2) v += __shfl_xor_sync(m, v, d);
       o[threadIdx.x] = v; o[64 + threadIdx.x] = __popc(m); }"""
     got = ints(source, 48, outputs={"o": ((112,), "int32")})
-    assert got[:32] == [528] * 32 and got[64:112] == [32] * 32 + [16] * 16
+    assert got[:48] == [528] * 32 + [sum(range(33, 49))] * 16 and got[64:112] == [32] * 32 + [16] * 16
 
 
 def test_votes_and_reductions():
@@ -164,6 +164,24 @@ def test_named_barriers_for_some_of_the_warps():
       if (t < 64) { s[t] = t; asm volatile("bar.sync 1, 64;" ::: "memory"); o[t] = s[63 - t]; }
       else o[t] = 7; }"""
     assert ints(source, 128) == list(range(63, -1, -1)) + [7] * 64
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "warps"])
+def test_waiting_for_another_warp(schedule):
+    """A warp that spins does not keep the one it waits for from running."""
+    source = """extern "C" __global__ void k(int* o) { __shared__ volatile int ready; int t = threadIdx.x;
+      if (t == 0) ready = 0; __syncthreads();
+      if (t < 32) { while (atomicAdd((int*)&ready, 0) < 3) ; o[t] = 7; }
+      else { o[t] = t; if (t % 32 == 0) atomicAdd((int*)&ready, 1); } }"""
+    assert ints(source, 128, schedule=schedule) == [7] * 32 + list(range(32, 128))
+
+
+def test_a_lock_taken_by_every_lane():
+    source = """extern "C" __global__ void k(int* o, int* lock) { bool done = false;
+      while (!done) if (atomicCAS(lock, 0, 1) == 0) {
+        o[0] = threadIdx.x == 0 && blockIdx.x == 0 ? 1 : o[0] + 1; __threadfence(); atomicExch(lock, 0); done = true; } }"""
+    r = run(source, grid=2, args=("o", "lock"), outputs={"o": ((1,), "int32")}, lock=np.zeros(1, "i4"))
+    assert r.output[0] == 64
 
 
 # memory spaces ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ _HOME = {
     "Launch": "program",
     "Program": "program",
     "Run": "program",
+    "Texture": "textures",
+    "TextureView": "views",
     "DeviceError": "program",
     "KernelFault": "program",
     "CompileError": "compiler",

@@ -12,19 +12,21 @@ import datetime
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from texlab import ablation, bank_patterns, compiler, gpu, machine, trace
+from texlab import ablation, bank_patterns, compiler, gpu, machine, studies, trace
 from texlab.catalog import kernels as catalog
 from texlab.layouts import LAYOUTS
 from texlab.measure import Counted, Timed
 from texlab.peers import PEERS
+from texlab.precision import PRECISIONS
 from texlab.program import Program, device_function
-from texlab.referee import Trial
+from texlab.referee import Trial, precision_of
 from texlab.results import Result
 from texlab.shapes import LAYERS, ConvShape
+from texlab.texture_bench import record_texture
 
 #: what a contestant may raise and become a row with an error; anything else is a mistake in the call, and is raised
 FAILURES = (RuntimeError, ValueError, MemoryError)
@@ -44,9 +46,12 @@ def bench(
     Parameters
     ----------
     kernels : one or several of: a name of ``texlab.kernels``; ``(name, {tunable: value})``; a Program that takes x, w[,
-        bias] and gives y (your own kernel); a peer, "cudnn" or "im2col+cublas" (through PyTorch, on a GPU).
+        bias] and gives y (your own kernel); a peer, "cudnn", "cudnn_nhwc" or "im2col+cublas" (through PyTorch, on a
+        GPU).
         "copy" gives the speed of light: where it is among them, rows get ``floor_ms``.
     device : "gpu" or "sim"; default: the GPU if there is one.
+    precision : "float32" or a name of ``texlab.precision``. The inputs are numbers of that precision, in which peers
+        and kernels that know it (tunable PRECISION) compute; the other kernels compute with the same inputs in float32.
     repeat : launches timed; default: enough for about 0.3 s, between 5 and 100.
     tunables : given to every named kernel that has them.
 
@@ -74,20 +79,20 @@ def bench(
     >>> [(row["kernel"], row["verified"], row.get("ms")) for row in table]
     [('direct', True, None), ('cudnn', False, None)]
     """
-    if precision != "float32":
-        raise ValueError(f"bench: precision={precision!r}; the kernels of this version compute in 'float32'")
-    contestants = _contestants(kernels, shape, tunables)
+    if precision != "float32" and precision not in PRECISIONS:
+        raise ValueError(f"bench: precision={precision!r}; there are {['float32', *PRECISIONS]}")
+    contestants = [c.at(precision) for c in _contestants(kernels, shape, tunables)]
     if device is None:
         device = "gpu" if gpu.available() else "sim"
     device_function(device)  # an unknown device is an error of the call
-    measure = Timed(shape, repeat) if device == "gpu" else Counted(shape)
+    measure = Timed(shape, repeat, precision) if device == "gpu" else Counted(shape, precision)
     rows = []
     for contestant in contestants:
         try:
             measured = measure.peer(contestant.name) if contestant.peer else measure.program(contestant.program(shape))
         except FAILURES as error:
             measured = {"verified": False, "rel_err": None, "error": _one_line(error)}
-        rows.append(contestant.row(shape, precision) | measured)
+        rows.append(contestant.row(shape) | measured)
     _add_floor(rows)
     return Result(rows, machine.describe(device), _today(), machine.commit())
 
@@ -99,24 +104,49 @@ class Contestant:
     name: str
     tunables: dict[str, Any] = field(default_factory=dict)
     own: Program | None = None
+    precision: str = "float32"
+
+    def at(self, precision: str) -> Contestant:
+        """The same in ``precision``, if it is a peer or knows precisions."""
+        if self.peer:
+            return replace(self, precision=precision)
+        if self.own:
+            return replace(self, precision=precision_of(self.own))
+        if "PRECISION" not in catalog[self.name].tunables:
+            return self
+        return replace(self, precision=precision)
 
     @property
     def peer(self) -> bool:
         return self.own is None and self.name in PEERS
 
     def program(self, shape: ConvShape) -> Program:
-        return self.own or catalog[self.name].program(shape, **self.tunables)
+        if self.own:
+            return self.own
+        extra = {}
+        if "PRECISION" in catalog[self.name].tunables:
+            asked = self.tunables.get("PRECISION")
+            if self.precision == "float32" or asked not in (None, PRECISIONS[self.precision].code):
+                raise ValueError(
+                    f"{self.name!r} computes in {list(PRECISIONS)}, one of which precision=... must say; it says "
+                    f"{self.precision!r}"
+                )
+            extra = {"PRECISION": PRECISIONS[self.precision].code}
+            if self.precision == "int8":
+                extra["WIDE_OUTPUT"] = 1  # in int8 almost every sum would saturate
+        return catalog[self.name].program(shape, **extra | self.tunables)
 
-    def row(self, shape: ConvShape, precision: str) -> dict[str, Any]:
+    def row(self, shape: ConvShape) -> dict[str, Any]:
         """What the row says whatever happens."""
+        inner = self.tunables.get("NHWC") or (self.name.endswith("_nhwc") and self.peer)
         return {
             "layer": layer_name(shape),
             "n": shape.n,
             "kernel": self.name,
             "tunables": dict(self.tunables),
             "kind": "conv" if self.own or self.peer else catalog[self.name].kind,
-            "precision": precision,
-            "layout": "NCHW",
+            "precision": self.precision,
+            "layout": "NHWC" if inner else "NCHW",
             "peer": self.peer,
         }
 
@@ -198,8 +228,8 @@ def floors(n: int = 128, *, gbps: float | None = None, tflops: float | None = No
 
 
 # recording ----------------------------------------------------------------------------------------------------
-#: contestants of the "ladder" topic: every kernel of the catalog, and every peer
-LADDER = (*catalog, *PEERS)
+#: contestants of the "ladder" topic: every float32 kernel of the catalog, and the peers
+LADDER = (*(name for name, kernel in catalog.items() if "PRECISION" not in kernel.tunables), "cudnn", "im2col+cublas")
 #: contestants of the "counters" topic: the bank-conflict lesson's kernels on two shapes
 BANK_KERNELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("im2win_tile", {"PAD": 0}),
@@ -212,8 +242,13 @@ BANK_SHAPES = (
     ConvShape(n=1, c=8, h=10, w=18, k=64, r=3, s=3),
     ConvShape(n=1, c=3, h=32, w=32, k=64, r=3, s=3, padding=1),
 )
-#: ... and every kernel of the catalog on a shape where no extent is a multiple of a tile
-SMALL_SHAPE = ConvShape(n=2, c=5, h=13, w=11, k=7, r=3, s=3, padding=1)
+#: ... and every kernel of the catalog on three: no extent a multiple of a tile; a first layer's large filter and stride;
+#: groups with dilation
+SMALL_SHAPES = (
+    ConvShape(n=2, c=5, h=13, w=11, k=7, r=3, s=3, padding=1),
+    ConvShape(n=1, c=3, h=43, w=43, k=20, r=11, s=11, stride=4),
+    ConvShape(n=2, c=12, h=14, w=17, k=18, r=3, s=2, dilation=(2, 3), groups=3),
+)
 
 
 def record_ladder(layers: Sequence[str], n: int, out: Path | str | None = None) -> Path:
@@ -239,17 +274,22 @@ def record_counters(out: Path | str | None = None) -> Path:
     from texlab.counters import compare  # texlab.counters is the function of that name
 
     scenarios = [(name, tunables, shape) for shape in BANK_SHAPES for name, tunables in BANK_KERNELS]
-    scenarios += [(name, {}, SMALL_SHAPE) for name in catalog]
+    scenarios += [(name, {}, shape) for shape in SMALL_SHAPES for name in catalog]
     rows = []
     for name, tunables, shape in scenarios:
         program = catalog[name].program(shape, **tunables)
-        compared = compare(program, **Trial(shape).inputs(program))
+        compared = compare(program, **Trial(shape, precision=precision_of(program)).inputs(program))
         compared = compared.astype(object).where(compared.notna(), None).to_dict("records")
         rows += [{**row, "kernel": name, "tunables": tunables, "shape": str(shape)} for row in compared]
-        equal = sum(row["predicted"] == row["measured"] for row in compared)
-        print(f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} counters equal", flush=True)
-    result = Result(rows, machine.describe("gpu"), _today(), machine.commit())
-    return result.save("counters", out)
+        path = Result(rows, machine.describe("gpu"), _today(), machine.commit()).save("counters", out)
+        different = [
+            f"{r['source']} {r['counter']} {r['measured']}" for r in compared if r["predicted"] != r["measured"]
+        ]
+        equal = len(compared) - len(different)
+        print(
+            f"{name} {tunables or ''} {shape}: {equal} of {len(compared)} counters equal {different or ''}", flush=True
+        )
+    return path
 
 
 def record_pipeline(layers: Sequence[str], n: int, out: Path | str | None = None) -> Path:
@@ -308,16 +348,15 @@ def _arch() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m texlab.bench record ladder|counters|bank_rules|pipeline|timeline [--layers cv1,cv9] [--n 128] [--out DIR]``."""
+    """``python -m texlab.bench record TOPIC [--layers cv1,cv9] [--n 128] [--out DIR]``."""
     parser = argparse.ArgumentParser(prog="python -m texlab.bench", description=main.__doc__)
     record = parser.add_subparsers(dest="what", required=True).add_parser(
         "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
     )
-    record.add_argument("topic", choices=("ladder", "counters", "bank_rules", "pipeline", "timeline"))
-    record.add_argument(
-        "--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve (ladder, pipeline)"
-    )
-    record.add_argument("--n", type=int, default=128, help="batch size, default 128 (ladder, pipeline, timeline)")
+    topics = ("ladder", "counters", "bank_rules", "pipeline", "timeline", "texture", "precision", "twelve_layers")
+    record.add_argument("topic", choices=topics)
+    record.add_argument("--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve")
+    record.add_argument("--n", type=int, help="batch size where layers are timed; default 128, of precision 32")
     record.add_argument("--out", default=None, help="folder, default: the results shipped with texlab")
     given = parser.parse_args(arguments)
     layers = given.layers.split(",")
@@ -326,12 +365,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason := gpu.why_no_gpu():
         print(f"Recording needs an NVIDIA GPU: {reason}", file=sys.stderr)
         return 1
+    n = given.n or 128
     if given.topic in ("ladder", "pipeline"):
-        path = {"ladder": record_ladder, "pipeline": record_pipeline}[given.topic](layers, given.n, given.out)
+        path = {"ladder": record_ladder, "pipeline": record_pipeline}[given.topic](layers, n, given.out)
     elif given.topic == "timeline":
-        path = record_timeline(ablation.LAYER, given.n, given.out)
+        path = record_timeline(ablation.LAYER, n, given.out)
+    elif given.topic == "precision":
+        path = studies.record_precision(bench, layers, given.n or 32, given.out)
+    elif given.topic == "twelve_layers":
+        path = studies.record_twelve_layers(bench, layers, n, given.out)
     else:
-        path = {"counters": record_counters, "bank_rules": record_bank_rules}[given.topic](given.out)
+        path = {"counters": record_counters, "bank_rules": record_bank_rules, "texture": record_texture}[given.topic](
+            given.out
+        )
     print(f"recorded in {path}")
     return 0
 

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from texlab.paths import kernel_dir
+from texlab.precision import PRECISIONS, Precision
 from texlab.program import Buffer, Launch, Program
 from texlab.shapes import ConvShape, ShapeError
+from texlab.views import LIMITS, TextureView
 
 #: ``struct Conv`` of kernels/common.cuh, field by field.
 CONV_DTYPE = np.dtype(
@@ -46,17 +48,23 @@ class Tunable:
     doc: str
 
 
-Plan = tuple[tuple[Buffer, ...], tuple[Launch, ...]]
+#: buffers, launches, and where there are any the texture views
+Plan = (
+    tuple[tuple[Buffer, ...], tuple[Launch, ...]]
+    | tuple[tuple[Buffer, ...], tuple[Launch, ...], tuple[TextureView, ...]]
+)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the catalog. ``kind``: "conv" (x, w[, bias] -> y), "layout" (x -> another layout) or "copy"."""
+    """One kernel of the catalog. ``kind``: "conv" (x, w[, bias] -> y), "layout" (x -> another layout) or "copy";
+    ``scales``: whether it can multiply each channel of y by a number."""
 
     name: str
     files: tuple[str, ...]
     kind: str
-    plan: Callable[[ConvShape, dict[str, Any], str | None], Plan]
+    plan: Callable[..., Plan]
+    scales: bool = False
 
     @property
     def file(self) -> str:
@@ -105,9 +113,12 @@ class Kernel:
                 found[name] = Tunable(int(value) if value.isdigit() else value, doc)
         return found
 
-    def program(self, shape: ConvShape, *, bias: bool = False, **tunables: int | str) -> Program:
-        """The Program that computes ``shape``; ``bias=True`` adds an input ``bias (K,)``; tunables override the file's
-        defaults (``kernels["im2win_tile"].tunables`` lists them).
+    def program(self, shape: ConvShape, *, bias: bool = False, scale: bool = False, **tunables: int | str) -> Program:
+        """The Program that computes ``shape``; tunables override the file's defaults
+        (``kernels["im2win_tile"].tunables`` lists them).
+
+        ``bias=True`` adds an input ``bias (K,)``, ``scale=True`` (tensor cores) an input ``scale (K,)``, both float32:
+        ``y[n,k] = scale[k] * sum + bias[k]``.
 
         >>> shape = ConvShape(n=1, c=3, h=8, w=8, k=4, r=3, s=3)
         >>> [launch.entry for launch in kernels["im2win_direct"].program(shape).launches]
@@ -117,14 +128,18 @@ class Kernel:
             raise ValueError(f"kernel {self.name!r} has no tunable {unknown}; it has {sorted(self.tunables)}")
         if bias and self.kind != "conv":
             raise ValueError(f"kernel {self.name!r} is a {self.kind} kernel: it takes no bias")
+        if scale and not self.scales:
+            raise ValueError(
+                f"kernel {self.name!r} takes no scale; {[n for n, k in kernels.items() if k.scales]} take one"
+            )
         values = {name: tunables.get(name, t.default) for name, t in self.tunables.items()}
         for name, value in values.items():
             wants_int = isinstance(self.tunables[name].default, int)
             if wants_int and (not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0):
                 raise ValueError(f"kernel {self.name!r}: {name}={value!r} must be a non-negative integer")
-        buffers, launches = self.plan(shape, values, "bias" if bias else None)
-        if bias:
-            buffers += (Buffer("bias", (shape.k,)),)
+        names = ("bias" if bias else None, *(("scale" if scale else None,) if self.scales else ()))
+        buffers, launches, *textures = self.plan(shape, values, *names)
+        buffers += tuple(Buffer(name, (shape.k,)) for name in names if name)
         for launch in launches:
             if launch.grid[0] > 2**31 - 1:
                 raise ShapeError(f"{launch.entry}: {shape} needs {launch.grid[0]} blocks; the limit is {2**31 - 1}")
@@ -135,7 +150,8 @@ class Kernel:
             launches=launches,
             defines={name: value for name, value in values.items() if value != self.tunables[name].default},
             filename=self.file,
-            needs=self.header.get("needs", "sm_75"),
+            needs=_precision(values).needs if "PRECISION" in values else self.header.get("needs", "sm_75"),
+            textures=textures[0] if textures else (),
         )
 
 
@@ -187,7 +203,13 @@ def _im2col_launch(shape: ConvShape, t: dict[str, Any]) -> Launch:
 
 
 def _tile_launch(
-    entry: str, first: str, filters: str, bias: str | None, shape: ConvShape, t: dict[str, Any], shared_bytes: int = 0
+    entry: str,
+    first: str | None,
+    filters: str,
+    bias: str | None,
+    shape: ConvShape,
+    t: dict[str, Any],
+    shared_bytes: int = 0,
 ) -> Launch:
     if t["BLOCK_K"] < 8 or t["BLOCK_Q"] < 8:
         raise ValueError(f"{entry}: BLOCK_K={t['BLOCK_K']} and BLOCK_Q={t['BLOCK_Q']} must be at least 8")
@@ -243,6 +265,90 @@ def _im2win_pipeline(shape: ConvShape, t: dict[str, Any], bias: str | None) -> P
     )
 
 
+def _im2win_texture(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
+    wt = (*shape.w_shape[:2], shape.s * shape.r)
+    buffers = (*_outputs(shape), Buffer("wt", wt, role="scratch"))
+    views = ()
+    if prod(shape.x_shape):
+        if t["PLANES"] == 1:
+            t["PLANES"] = _planes_in_a_layer(shape)
+        size = (shape.n * shape.c // t["PLANES"], t["PLANES"] * shape.h, shape.w)
+        views = (TextureView("image", "x", size, address="border"),)
+    return (
+        buffers,
+        (
+            Launch("window_filter", _blocks(prod(wt), 256), (256, 1, 1), ("w", "wt", conv_struct(shape))),
+            _tile_launch("im2win_texture", "image" if views else None, "wt", bias, shape, t),
+        ),
+        views,
+    )
+
+
+def _planes_in_a_layer(shape: ConvShape) -> int:
+    """How many of the N*C planes share a layer of the texture: 1, or the least number with which its layers suffice."""
+    planes, (layers, height, width) = shape.n * shape.c, LIMITS["array", 3, False]
+    for each in range(-(-planes // layers), height // shape.h + 1):
+        if planes % each == 0 and shape.w <= width:
+            return each
+    raise ShapeError(
+        f"{shape}: {planes} planes of {shape.h} x {shape.w} do not divide into a texture of {layers} layers, {height} high "
+        f"and {width} wide; use another batch size, or 'im2win_zigzag'"
+    )
+
+
+def _precision(t: dict[str, Any]) -> Precision:
+    for precision in PRECISIONS.values():
+        if precision.code == t["PRECISION"]:
+            return precision
+    codes = {p.code: name for name, p in PRECISIONS.items()}
+    raise ValueError(f"PRECISION={t['PRECISION']} is no number format; there are {codes}")
+
+
+def _im2win_tensor_core(shape: ConvShape, t: dict[str, Any], bias: str | None, scale: str | None) -> Plan:
+    precision = _precision(t)
+    dtype, wide = precision.dtype, t["WIDE_OUTPUT"]
+    if t["BLOCK_K"] % 32 or t["BLOCK_Q"] % 64 or not t["BLOCK_K"] * t["BLOCK_Q"]:
+        raise ValueError(f"BLOCK_K={t['BLOCK_K']} must be a multiple of 32 and BLOCK_Q={t['BLOCK_Q']} of 64")
+    if wide > 2:
+        raise ValueError(f"WIDE_OUTPUT={wide} must be 0 (as the input), 1 (as the sums) or 2 (float32)")
+    if wide == 1 and precision.sums == "int32" and (bias or scale):
+        raise ValueError(
+            f"{precision.name} with WIDE_OUTPUT=1 gives the exact int32 sums: {bias or scale} needs a float32 (2) or "
+            "saturated int8 (0) output"
+        )
+    size, result = np.dtype(dtype).itemsize, (dtype, precision.sums, "float32")[wide]
+    group_k, group_c = shape.k // shape.groups, shape.c // shape.groups
+    elements = shape.r * shape.s * group_c
+    pitch = -(-elements * size // 16) * 16 // size
+    pixels = _limit("N*P*Q", shape.n * shape.p * shape.q, shape)
+    _limit("C*R*S", shape.c * shape.r * shape.s, shape)
+    spanned = min(shape.n, t["BLOCK_Q"] // max(shape.p * shape.q, 1) + 2)
+    _limit("elements in the images of one tile", spanned * shape.c * shape.padded_h * shape.padded_w, shape)
+    order = (lambda s: (s[0], s[2], s[3], s[1])) if t["NHWC"] else tuple
+    buffers = (
+        Buffer("x", order(shape.x_shape), dtype),
+        Buffer("w", shape.w_shape, dtype),
+        Buffer("y", order(shape.y_shape), result, role="output"),
+        Buffer("wt", (shape.groups, group_k, pitch), dtype, role="scratch"),
+    )
+    threads = t["BLOCK_Q"] // 64 * (t["BLOCK_K"] // 32) * 32
+    row = (t["BLOCK_K"] if t["NHWC"] else t["BLOCK_Q"]) * np.dtype(result).itemsize + 16
+    tile = row * (t["BLOCK_Q"] if t["NHWC"] else t["BLOCK_K"])
+    ring = t["STAGES"] * 128 * (t["BLOCK_Q"] + t["BLOCK_K"])
+    blocks = -(-group_k // t["BLOCK_K"]) * shape.groups * -(-pixels // t["BLOCK_Q"])
+    struct = conv_struct(shape)
+    return buffers, (
+        Launch("tensor_core_filter", _blocks(shape.k * pitch, 256), (256, 1, 1), ("w", "wt", struct)),
+        Launch(
+            "im2win_tensor_core",
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            ("x", "wt", scale, bias, "y", struct),
+            max(ring, tile),
+        ),
+    )
+
+
 def _im2col(shape: ConvShape, t: dict[str, Any], bias: str | None) -> Plan:
     return (Buffer("x", shape.x_shape), Buffer("col", _col_shape(shape), role="output")), (_im2col_launch(shape, t),)
 
@@ -284,6 +390,8 @@ kernels: Mapping[str, Kernel] = {
             _im2win_conv("im2win_double_buffer"),
         ),
         Kernel("im2win_pipeline", ("02_im2win.cu", "09_im2win_pipeline.cu"), "conv", _im2win_pipeline),
+        Kernel("im2win_texture", ("02_im2win.cu", "06_im2win_texture.cu"), "conv", _im2win_texture),
+        Kernel("im2win_tensor_core", ("08_im2win_tensor_core.cu",), "conv", _im2win_tensor_core, scales=True),
         Kernel("im2col", ("im2col.cu",), "layout", _im2col),
         Kernel("im2col_gemm", ("im2col.cu", "im2col_gemm.cu"), "conv", _im2col_gemm),
         Kernel("nchw4c", ("nchw4c.cu",), "layout", _nchw4c),

@@ -270,13 +270,17 @@ def _write(path: Path, data: bytes) -> None:
 
 # shipped PTX --------------------------------------------------------------------------------------------------
 def _shipped_requests() -> dict[str, nvrtc.Request]:
-    """File name -> request, for the catalog's default tunables and the notebooks' variants."""
+    """File name -> request, for the catalog's default tunables, the notebooks' variants and the texture explorer's probes."""
+    from texlab import texture_probes
     from texlab.catalog import kernels
     from texlab.shapes import ConvShape
 
     variants = json.loads((SHIPPED / "variants.json").read_text())
     shape = ConvShape(n=1, c=1, h=3, w=3, k=1, r=3, s=3)  # any shape: kernels take theirs at run time
     programs = [kernels[name].program(shape, **t) for name in kernels for t in [{}, *variants.get(name, [])]]
+    orders, how = {"row": texture_probes.places("row", 16, 16)}, {"blocks": 1, "threads": 32, "steps": 4}
+    for windows in variants.get("texture_probe", []):
+        programs.append(texture_probes.program("border", orders, (16, 16), **how, **windows))
     requests = [_request(program, SIM_ARCH) for program in programs]
     return {f"{r.key}.ptx.gz": r for r in requests}
 

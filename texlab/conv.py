@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from texlab import precision as formats
 from texlab.catalog import kernels
-from texlab.program import DeviceError, device_function
+from texlab.precision import PRECISIONS
+from texlab.program import DeviceError, Program, device_function
 from texlab.shapes import ConvShape, ShapeError
 
 DEFAULT_KERNEL = "im2win_zigzag"
+TENSOR_CORES = "im2win_tensor_core"
+#: dtype that needs no conversion -> its precision
+OWN_PRECISION = {"float32": "float32", "float16": "float16", "int8": "int8"}
 
 
 def conv2d(
@@ -26,20 +32,36 @@ def conv2d(
     bias: Any = None,
     kernel: str | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    layout: str = "NCHW",
     **tunables: int | str,
 ) -> Any:
-    """Convolve ``x (N,C,H,W)`` with ``w (K,C/groups,R,S)``: ``y (N,K,P,Q)``, float32, of the same kind as ``x``.
+    """Convolve ``x (N,C,H,W)`` with ``w (K,C/groups,R,S)``: ``y (N,K,P,Q)``, of the same kind as ``x``.
+
+    =========================  ====================  ==================================================  =======
+    x and w                    precision             computed                                            y
+    =========================  ====================  ==================================================  =======
+    float32                    None or "float32"     in float32, by "im2win_zigzag" unless ``kernel``    float32
+    float16                    None or "float16"     on tensor cores, summed in float32                  float16
+    int8                       None or "int8"        on tensor cores, exactly                            int32
+    float32                    "float16",            rounded to it, then on tensor cores                 float32
+                               "bfloat16", "tf32"
+    float32                    "int8", "e4m3"        quantised (one scale for x, one for each filter),   float32
+                                                     then on tensor cores
+    =========================  ====================  ==================================================  =======
 
     Parameters
     ----------
     x, w, bias : NumPy or CuPy arrays, or any tensor that speaks DLPack (PyTorch, JAX, ...); bias ``(K,)`` or None.
         Views, transposes and broadcasts are fine: they are copied to C order when they are not in it.
     stride, padding, dilation, groups : as in :class:`texlab.ConvShape`; padding may be "same" or four-sided.
-    kernel : a "conv" kernel of ``texlab.kernels`` (default "im2win_zigzag"); ``tunables`` are its ``#define``s.
+    kernel : a "conv" kernel of ``texlab.kernels``; ``tunables`` are its ``#define``s.
     device : "gpu" or "sim" (the simulator). By default arrays in GPU memory run on the GPU, and host arrays on the GPU
         when CuPy finds one, else in the simulator.
+    precision : see above; nothing is converted unless it is asked for (``texlab.precision`` has the formats' rules).
+    layout : "NHWC" takes ``x (N,H,W,C)`` and gives ``y (N,P,Q,K)``, on tensor cores only; w stays as it is.
 
-    Raises ShapeError, TypeError (dtype), DeviceError, CompileError, KernelFault.
+    Raises ShapeError, TypeError (dtype), ValueError, DeviceError, CompileError, KernelFault.
 
     >>> x = np.arange(25, dtype="float32").reshape(1, 1, 5, 5)
     >>> w = np.array([[2, -1], [-1, 2]], "float32").reshape(1, 1, 2, 2)
@@ -47,20 +69,89 @@ def conv2d(
     array([[12., 14., 16.],
            [22., 24., 26.],
            [32., 34., 36.]], dtype=float32)
+    >>> conv2d(x.astype("int8"), w.astype("int8"), dilation=2, device="sim").dtype
+    dtype('int32')
     """
-    kernel = DEFAULT_KERNEL if kernel is None else kernel
+    own = _own_precision(x, w)
+    precision = own if precision is None else precision
+    if own != "float32" and precision != own:
+        raise TypeError(
+            f"conv2d: precision={precision!r} but x is {own}: pass float32 arrays, which are then converted"
+        )
+    if precision != "float32":
+        formats.precision(precision)
+    if kernel is None:
+        kernel = DEFAULT_KERNEL if precision == "float32" else TENSOR_CORES
     if kernel not in kernels or kernels[kernel].kind != "conv":
         names = [name for name, k in kernels.items() if k.kind == "conv"]
         raise ValueError(f"conv2d: kernel={kernel!r} is no convolution kernel; choose one of {names}")
-    arrays = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
+    if (kernel == TENSOR_CORES) != (precision != "float32"):
+        takes = f"one of {list(PRECISIONS)}" if kernel == TENSOR_CORES else "'float32'"
+        raise TypeError(
+            f"conv2d: kernel {kernel!r} computes in {takes}, not in {precision!r}; say precision=... with float32 arrays"
+        )
+    if layout not in ("NCHW", "NHWC"):
+        raise ValueError(f"conv2d: layout={layout!r}; it is 'NCHW' or 'NHWC'")
+    if layout == "NHWC" and kernel != TENSOR_CORES:
+        raise ValueError(
+            f"conv2d: kernel {kernel!r} takes NCHW only; layout='NHWC' runs on tensor cores: say precision='tf32', or "
+            "'float16', or pass float16 arrays"
+        )
+    if taken := sorted({"PRECISION", "NHWC"} & set(tunables)):
+        raise ValueError(f"conv2d: say precision=... and layout=... instead of {taken}")
+    x_shape = tuple(x.shape)
+    if layout == "NHWC" and len(x_shape) == 4:
+        x_shape = tuple(x_shape[i] for i in (0, 3, 1, 2))
     how = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
-    shape = ConvShape.of(tuple(x.shape), tuple(w.shape), **how)
+    shape = ConvShape.of(x_shape, tuple(w.shape), **how)
     if bias is not None and tuple(bias.shape) != (shape.k,):
         raise ShapeError(
             f"conv2d: bias has shape {tuple(bias.shape)} but w has K={shape.k} filters: it must be ({shape.k},)"
         )
-    program = kernels[kernel].program(shape, bias=bias is not None, **tunables)
-    return _run("conv2d", program, arrays, x, device)
+    arrays = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
+    if precision == "float32":
+        _check_float32("conv2d", arrays)
+        program = kernels[kernel].program(shape, bias=bias is not None, **tunables)
+        return _run("conv2d", program, arrays, x, device)
+    fixed = {"PRECISION": formats.precision(precision).code, "NHWC": int(layout == "NHWC")}
+    wide = 2 if own == "float32" else int(precision == "int8")
+    scale = own == "float32" and formats.precision(precision).scaled
+    if bias is not None and precision == "int8" and tunables.get("WIDE_OUTPUT", wide) == 1:
+        raise TypeError("conv2d: int8 arrays give the exact int32 sums, without a bias: add an int32 one to y yourself")
+    chosen = {"WIDE_OUTPUT": wide, **_tiles(shape)} | tunables | fixed
+    program = kernels[kernel].program(shape, bias=bias is not None, scale=scale, **chosen)
+
+    def prepare(given: dict[str, Any]) -> dict[str, Any]:
+        out = dict(given)
+        if own == "float32":
+            out["x"], x_scale = formats.quantise(given["x"], precision)
+            out["w"], w_scale = formats.quantise(given["w"], precision, per_channel=True)
+            out |= {"scale": x_scale * w_scale} if scale else {}
+        return out | ({"bias": given["bias"].astype(np.float32)} if bias is not None else {})
+
+    return _run("conv2d", program, arrays, x, device, prepare)
+
+
+def _own_precision(x: Any, w: Any) -> str:
+    """The precision that the arrays' dtype stands for."""
+    for name, a in (("x", x), ("w", w)):
+        if not hasattr(a, "dtype"):
+            raise TypeError(f"conv2d: {name} is a {type(a).__name__}; pass a NumPy or CuPy array or a DLPack tensor")
+    found = {"x": _dtype(x), "w": _dtype(w)}
+    for name, dtype in found.items():
+        if dtype not in OWN_PRECISION:
+            raise TypeError(
+                f"conv2d: {name} is {dtype}; the kernels take float32, float16 and int8. For other formats pass float32 "
+                f"arrays and say precision='bfloat16', 'tf32' or 'e4m3'"
+            )
+    if found["x"] != found["w"]:
+        raise TypeError(f"conv2d: x is {found['x']} but w is {found['w']}: pass both in one dtype")
+    return OWN_PRECISION[found["x"]]
+
+
+def _tiles(shape: ConvShape) -> dict[str, int]:
+    """Block tiles that few channels do not leave half empty."""
+    return {"BLOCK_K": 32} if shape.k // shape.groups <= 32 else {}
 
 
 def im2win(
@@ -83,14 +174,30 @@ def im2win(
         raise ShapeError(f"im2win: x has shape {tuple(x.shape)}; it must be (N,C,H,W)")
     n, c, h, w = x.shape
     shape = ConvShape(n, c, h, w, 1, r, s, stride=stride, padding=padding, dilation=dilation)
+    _check_float32("im2win", {"x": x})
     return _run("im2win", kernels["im2win"].program(shape), {"x": x}, x, device)
 
 
-def _run(caller: str, program: Any, arrays: dict[str, Any], like: Any, device: str | None) -> Any:
-    """Run ``program`` on ``arrays`` where they live (or where ``device`` says) and give its output the kind of ``like``."""
+def _dtype(a: Any) -> str:
+    return str(a.dtype).removeprefix("torch.")
+
+
+def _check_float32(caller: str, arrays: dict[str, Any]) -> None:
     for name, a in arrays.items():
-        if str(a.dtype).removeprefix("torch.") != "float32":
+        if _dtype(a) != "float32":
             raise TypeError(f"{caller}: {name} is {a.dtype}; the kernels take float32: pass {name} as float32")
+
+
+def _run(
+    caller: str,
+    program: Program,
+    arrays: dict[str, Any],
+    like: Any,
+    device: str | None,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Any:
+    """Run ``program`` on ``arrays`` where they live (or where ``device`` says) and give its output the kind of ``like``;
+    ``prepare`` makes the program's inputs of them."""
     on_gpu = {name: _on_gpu(a) for name, a in arrays.items()}
     if len(set(on_gpu.values())) > 1:
         raise DeviceError(f"{caller}: all arrays must lie in the same memory, got GPU memory: {on_gpu}")
@@ -106,7 +213,7 @@ def _run(caller: str, program: Any, arrays: dict[str, Any], like: Any, device: s
     else:
         convert = np.asarray if isinstance(like, np.ndarray) else np.from_dlpack
     inputs = {name: _contiguous(a, convert) for name, a in arrays.items()}
-    y = device_function(device)(program, inputs).output
+    y = device_function(device)(program, prepare(inputs)).output
     if device == "gpu" and not in_gpu_memory:
         y = y.get()
     return _as_kind_of(like, y)

@@ -7,14 +7,16 @@ gives the same counters from a Trace, and ``compare`` puts both side by side.
 from __future__ import annotations
 
 import csv
+import functools
 import math
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,8 +85,12 @@ def counters(program: Program, *, limit: float | None = 300.0, **arrays: Any) ->
     return pandas.DataFrame(rows, columns=["launch", "entry", "counter", "value"])
 
 
-def _measure(program: Program, arrays: Mapping[str, Any], limit: float | None) -> list[tuple[int, str, str, float]]:
-    ncu = _profiler()
+def measure(
+    program: Program, arrays: Mapping[str, Any], limit: float | None, metrics: Mapping[str, str]
+) -> list[tuple[int, str, str, float]]:
+    """(launch, entry, counter, value) for each launch and each name of ``metrics`` (counter -> Nsight Compute's name); NaN
+    where there is no number. Raises as ``counters``."""
+    ncu = profiler()
     launches = [(i, launch.entry) for i, launch in enumerate(program.launches) if launch.blocks]
     if not launches:
         return []
@@ -93,7 +99,7 @@ def _measure(program: Program, arrays: Mapping[str, Any], limit: float | None) -
         request, log = Path(folder, "request.pickle"), Path(folder, "ncu.csv")
         request.write_bytes(pickle.dumps((program, host), protocol=5))
         child = [sys.executable, "-c", "from texlab.counters import _profiled; _profiled()", str(request)]
-        code, printed = _run(command(ncu, log) + child, limit)
+        code, printed = _run(command(ncu, log, tuple(metrics.values())) + child, limit)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     _raise_for(code, text, printed, program)
     found = parse(text)
@@ -103,11 +109,23 @@ def _measure(program: Program, arrays: Mapping[str, Any], limit: float | None) -
     return [
         (i, entry, counter, values.get(metric, math.nan))
         for (i, entry), (_, values) in zip(launches, found, strict=True)
-        for counter, (metric, _) in COUNTERS.items()
+        for counter, metric in metrics.items()
     ]
 
 
-def _profiler() -> str:
+def _measure(program: Program, arrays: Mapping[str, Any], limit: float | None) -> list[tuple[int, str, str, float]]:
+    return measure(program, arrays, limit, {counter: metric for counter, (metric, _) in COUNTERS.items()})
+
+
+@functools.cache
+def available(ncu: str) -> frozenset[str]:
+    """The names of all metrics of this card, without suffixes such as ``.sum``; empty if Nsight Compute does not say."""
+    code, text = _run([ncu, "--config-file", "off", "--query-metrics"], 60.0)
+    return frozenset(re.findall(r"^([a-z][a-z0-9_]*__\w+)", text, re.MULTILINE)) if code == 0 else frozenset()
+
+
+def profiler() -> str:
+    """The path of Nsight Compute; DeviceError without a GPU or without it."""
     reason = gpu.why_no_gpu()
     if reason:
         raise DeviceError(f"counters: {reason}. Recorded ones: texlab.load_results('counters')")
@@ -117,12 +135,11 @@ def _profiler() -> str:
     return ncu
 
 
-def command(ncu: str, log: Path) -> list[str]:
+def command(ncu: str, log: Path, metrics: Sequence[str]) -> list[str]:
     """Nsight Compute's command line, up to the program it runs."""
-    metrics = ",".join(metric for metric, _ in COUNTERS.values())
     return [
         *(ncu, "--config-file", "off", "--clock-control", "none", "--profile-from-start", "off"),
-        *("--csv", "--page", "raw", "--print-units", "base", "--metrics", metrics, "--log-file", str(log)),
+        *("--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics), "--log-file", str(log)),
     ]
 
 
@@ -174,7 +191,7 @@ def _profiled() -> None:
     import cupy
 
     program, arrays = pickle.loads(Path(sys.argv[1]).read_bytes())
-    launch, _ = gpu.prepare(program, arrays)
+    launch, _ = gpu.prepare(program, arrays, refresh=False)
     with gpu.faults(program.name):
         cupy.cuda.Device().synchronize()
         cupy.cuda.runtime.profilerStart()

@@ -7,6 +7,7 @@ source is not the catalog's run in a process of their own (``isolate``), which i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import statistics
@@ -15,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from texlab import compiler, isolated
+from texlab import compiler, gputextures, isolated
 from texlab.catalog import kernels, source_of
-from texlab.program import DeviceError, KernelFault, Launch, Program, Run
+from texlab.launches import arguments, check_arch, check_geometry, check_shared, rounded
+from texlab.program import DeviceError, KernelFault, Launch, Program, Run, TensorMap
+from texlab.texture_probes import FILE as PROBE
 
 #: CUDA errors after which every call of the process fails, until it ends.
 FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721}
-MAX_GRID = (2**31 - 1, 65535, 65535)
-MAX_BLOCK = (1024, 1024, 64)
+COPY_IN = "copy into a CUDA array"  # the name of the steps that do that
 _lost: list[str] = []  # what destroyed this process' CUDA context, if anything did
 
 
@@ -84,8 +86,6 @@ def cupy_package() -> str:
 @functools.cache
 def driver_cuda_version() -> int:
     """The CUDA version the NVIDIA driver goes up to (13000 for 13.0), asked of the driver; 0 without a driver."""
-    import ctypes
-
     for name in ("libcuda.so.1", "nvcuda.dll"):
         try:
             version = ctypes.c_int(0)
@@ -159,16 +159,24 @@ def run(
     return Run(program, "gpu", outputs, ms, arch)
 
 
-def prepare(program: Program, arrays: Mapping[str, Any]) -> tuple[Callable[[], None], dict[str, Any]]:
+def prepare(
+    program: Program, arrays: Mapping[str, Any], *, refresh: bool = True
+) -> tuple[Callable[[], None], dict[str, Any]]:
     """A function that queues all launches on CuPy's current stream, and the output arrays it writes: for timing without
     allocation, copies or checks in between. Call it inside ``faults(program.name)`` and synchronise there.
 
-    Arguments, poisoning and errors as in ``run``, but never isolated."""
+    ``refresh``: each call copies textures' inputs into their CUDA arrays again; False: once, now, and the launches alone
+    are queued. Arguments, poisoning and errors as in ``run``, but never isolated."""
     program.check_inputs(arrays)
     cupy = _cupy()
     with _device_of(cupy, arrays) as device:
         _check_context(device)
         steps, outputs, _ = _prepare(cupy, program, arrays)
+        if not refresh:
+            for name, step in steps:
+                if name == COPY_IN:
+                    step()
+            steps = [(name, step) for name, step in steps if name != COPY_IN]
 
     def launch() -> None:
         for _, step in steps:
@@ -186,7 +194,11 @@ def poison(array: Any) -> None:
 def trusted(program: Program) -> bool:
     """True if the source is a catalog kernel's and its tunables are numbers: then no line in it is the user's."""
     numbers = all(isinstance(value, int | np.integer) for value in program.defines.values())
-    return numbers and not program.options and program.source in {source_of(k.files) for k in kernels.values()}
+    return (
+        numbers
+        and not program.options
+        and program.source in {source_of(files) for files in ((PROBE,), *(k.files for k in kernels.values()))}
+    )
 
 
 @contextlib.contextmanager
@@ -238,10 +250,15 @@ def _prepare(
     device = cupy.cuda.Device()
     arch = f"sm_{device.compute_capability}"
     check_arch(program, arch)
+    if program.arch and program.arch.rstrip("af") != arch:
+        raise DeviceError(f"program {program.name!r} is for {program.arch} alone, this GPU is {arch}")
+    arch = program.arch or arch
     code = compiler.cubin(program, arch)
     text = compiler.ptx(program, arch)  # for the signatures
     try:
-        buffers = {b.name: _buffer(cupy, b, arrays) for b in program.buffers}
+        hidden = {b.name for b in program.in_arrays if b.role == "scratch"}  # in a CUDA array and nowhere else
+        buffers = {b.name: _buffer(cupy, b, arrays) for b in program.buffers if b.name not in hidden}
+        textures = gputextures.bind(cupy, program, buffers)
     except cupy.cuda.memory.OutOfMemoryError as error:
         free, total = device.mem_info
         needed = sum(b.nbytes for b in program.buffers)
@@ -250,26 +267,31 @@ def _prepare(
             f"{program.scratch_bytes / 2**30:.2f} GiB are scratch; {free / 2**30:.2f} of {total / 2**30:.2f} GiB are "
             "free: use a smaller shape or batch, or free other arrays"
         ) from error
-    steps = []
+    pointers = {name: array.data.ptr for name, array in buffers.items()} | textures.handles
+    steps = [(COPY_IN, step) for step in textures.before]
     for launch in program.launches:
-        values = arguments(launch, text, {name: array.data.ptr for name, array in buffers.items()})
+        for tensor in launch.args:
+            if isinstance(tensor, TensorMap):
+                tensor.check(program.buffer(tensor.buffer).nbytes)
+        values = arguments(launch, text, pointers)
         check_geometry(launch)
         if launch.blocks == 0:
             continue  # nothing to do, and CUDA refuses an empty grid
         with faults(launch.entry):
             function = _function(code, launch.entry, device.id)
             _allow(cupy, function, launch, device.id)
-        steps.append((launch.entry, _step(function, launch, values, buffers)))
+        steps.append((launch.entry, _step(function, launch, values, (buffers, textures))))
+    steps += [("copy out of a CUDA array", step) for step in textures.after]
     return steps, {b.name: buffers[b.name] for b in program.outputs}, arch
 
 
-def _step(function: Any, launch: Launch, values: tuple[Any, ...], buffers: dict[str, Any]) -> Callable[[], None]:
+def _step(function: Any, launch: Launch, values: tuple[Any, ...], memory: Any) -> Callable[[], None]:
     """A function that queues the launch."""
 
     def step() -> None:
         function(launch.grid, launch.block, values, shared_mem=launch.shared_bytes)
 
-    step.buffers = buffers  # the memory that its pointers lead to lives as long as it does
+    step.memory = memory  # what its pointers and handles lead to lives as long as it does
     return step
 
 
@@ -314,68 +336,8 @@ def _allow(cupy: Any, function: Any, launch: Launch, device: int) -> None:
         )
     if launch.shared_bytes:
         driver.funcSetAttribute(
-            function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit - _rounded(static)
+            function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit - rounded(static)
         )
-
-
-# what a launch may ask ----------------------------------------------------------------------------------------
-def arguments(launch: Launch, ptx: str, pointers: Mapping[str, int]) -> tuple[Any, ...]:
-    """The launch's arguments as the kernel declares them: NumPy scalars and structs of exactly its sizes.
-
-    ``pointers`` gives each buffer's address. ValueError names the kernel, the argument and both types."""
-    declared = compiler.params(ptx, launch.entry)
-    if len(declared) != len(launch.args):
-        raise ValueError(
-            f"kernel {launch.entry!r} takes {len(declared)} arguments {[p.type for p in declared]}, "
-            f"the launch gives {len(launch.args)}"
-        )
-    out = []
-    for i, (value, param) in enumerate(zip(launch.args, declared, strict=True)):
-        where = f"kernel {launch.entry!r}, argument {i}"
-        if isinstance(value, str):
-            if value not in pointers:
-                raise ValueError(f"{where}: no buffer {value!r}; the program has {sorted(pointers)}")
-            if param.size != 8:
-                raise ValueError(f"{where}: buffer {value!r} is an address, but the kernel takes {param} here")
-            value = pointers[value]
-        out.append(compiler.bind(value, param, where))
-    return tuple(out)
-
-
-def check_arch(program: Program, arch: str) -> None:
-    """DeviceError if a card of ``arch`` lacks instructions that the Program needs."""
-    if compiler.lacks(program, arch):
-        raise DeviceError(
-            f"program {program.name!r} uses instructions that begin with {program.needs}; this GPU is {arch}. "
-            "device='sim' runs it, and the kernels of texlab.kernels that need less run here"
-        )
-
-
-def check_geometry(launch: Launch) -> None:
-    """ValueError if no CUDA device takes this grid or block."""
-    for what, sizes, limits, least in (("grid", launch.grid, MAX_GRID, 0), ("block", launch.block, MAX_BLOCK, 1)):
-        for axis, size, limit in zip("xyz", sizes, limits, strict=True):
-            if not least <= size <= limit:
-                raise ValueError(
-                    f"kernel {launch.entry!r}: {what} {axis} is {size}; it must lie between {least} and {limit}"
-                )
-    if launch.threads > 1024:
-        raise ValueError(f"kernel {launch.entry!r}: block {launch.block} has {launch.threads} threads, over 1024")
-
-
-def check_shared(launch: Launch, static: int, limit: int) -> None:
-    """ValueError if static and dynamic shared memory together exceed ``limit`` bytes a block."""
-    total = _rounded(static) + launch.shared_bytes
-    if total > limit:
-        raise ValueError(
-            f"kernel {launch.entry!r} asks for {launch.shared_bytes} bytes of dynamic shared memory beside "
-            f"{static} bytes of static ({total} in all); this GPU's limit is {limit} bytes a block: use smaller tiles"
-        )
-
-
-def _rounded(static: int) -> int:
-    """Static shared memory as it counts: dynamic memory starts at the next multiple of 16 bytes."""
-    return -(-static // 16) * 16
 
 
 # a process of its own -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from texlab import gpu
 from texlab.peers import Peer
 from texlab.program import DeviceError, Program
-from texlab.referee import Check, Trial, kind_of
+from texlab.referee import Check, Trial, kind_of, layout_of, peer_rules, rules
 from texlab.shapes import ConvShape
 from texlab.timing import Stopwatch
 
@@ -27,12 +27,12 @@ SIMULATED_FLOPS = 1e9  # about a minute of simulation, twice
 class Counted:
     """Measures on the simulator: exact counts of what was executed, never a time."""
 
-    def __init__(self, shape: ConvShape) -> None:
-        self._shape = shape
+    def __init__(self, shape: ConvShape, precision: str = "float32") -> None:
+        self._shape, self._precision = shape, precision
 
     @cached_property
     def _trials(self) -> tuple[Trial, Trial]:
-        return Trial(self._shape), Trial(self._shape)
+        return Trial(self._shape, precision=self._precision), Trial(self._shape, precision=self._precision)
 
     def peer(self, name: str) -> Row:
         raise DeviceError(f"{name} needs an NVIDIA GPU: the simulator runs kernels whose source is here")
@@ -46,10 +46,10 @@ class Counted:
             )
         kind, first, second = kind_of(program, self._shape), *self._trials
         run = program.run(device="sim", trace="counts", **first.inputs(program))
-        checks = [first.check(kind, run.output, has_bias(program))]
+        checks = [check(first, program, kind, run.output)]
         if checks[0]["verified"]:
             again = program.run(device="sim", **second.inputs(program))
-            checks.append(second.check(kind, again.output, has_bias(program)))
+            checks.append(check(second, program, kind, again.output))
         row = {"extra_bytes": extra_bytes(program, kind)} | verdict(checks)
         return row | (_counts(run, program) if row["verified"] else {})
 
@@ -72,25 +72,24 @@ class Timed:
     Inputs are worked on in copies, so that a kernel that writes into them spoils nothing but its own check.
     """
 
-    def __init__(self, shape: ConvShape, repeat: int | None = None) -> None:
+    def __init__(self, shape: ConvShape, repeat: int | None = None, precision: str = "float32") -> None:
         if reason := gpu.why_no_gpu():
             raise DeviceError(f"bench: device='gpu' cannot be used here: {reason}. device='sim' counts, without times")
         import cupy
 
         self._cupy, self._shape, self._repeat = cupy, shape, repeat
+        self._precision = precision
         self._stopwatch = Stopwatch()
-        self._trials = (Trial(shape, cupy), Trial(shape, cupy))
-        self._inputs = {name: array.copy() for name, array in self._trials[0].arrays.items()}
+        self._trials = (Trial(shape, cupy, precision=precision), Trial(shape, cupy, precision=precision))
 
     def peer(self, name: str) -> Row:
         """cuDNN or im2col + cuBLAS; ``way``: the variant it chose."""
-        self._load(self._trials[0])
-        peer = Peer(name, self._shape, self._inputs)
+        peer = Peer(name, self._shape, self._trials[0].arrays, self._precision)
 
         def judge(trial: Trial) -> Check:
-            self._load(trial)
+            peer.load(trial.arrays)
             peer.launch()
-            return trial.check("conv", peer.result())
+            return trial.check("conv", peer.result(), how=peer_rules(self._precision, self._shape))
 
         try:
             checks, times = [judge(self._trials[0])], None
@@ -101,31 +100,32 @@ class Timed:
             peer.close()
         row = {"extra_bytes": peer.extra_bytes, "way": peer.way} | verdict(checks)
         if row["verified"]:
-            row |= _rates(times, self._shape, "conv", self._shape.min_bytes())
+            row |= _rates(times, self._shape, "conv", self._shape.min_bytes(peer.itemsize))
         return row
 
     def program(self, program: Program) -> Row:
         """All launches of the program, and its last launch alone, each with a cold L2."""
-        kind, bias = kind_of(program, self._shape), has_bias(program)
+        kind = kind_of(program, self._shape)
         extra = {"extra_bytes": extra_bytes(program, kind)}
         self._cupy.get_default_memory_pool().free_all_blocks()
         _check_fits(program)
         if not gpu.trusted(program):  # the user's own kernel first runs where a fault does no harm
             trial = self._trials[0]
-            check = trial.check(kind, gpu.run(program, trial.inputs(program)).output, bias)
-            if not check["verified"]:
-                return extra | verdict([check])
-        inputs = {b.name: self._inputs[b.name] for b in program.inputs}
+            first = check(trial, program, kind, gpu.run(program, trial.inputs(program)).output)
+            if not first["verified"]:
+                return extra | verdict([first])
+        inputs = {name: array.copy() for name, array in self._trials[0].inputs(program).items()}
         with gpu.faults(program.name):
             # Scratch counts as output here: it can be poisoned between runs, and handed to the last launch alone.
             launch, memory = gpu.prepare(_with_roles(program, scratch="output"), inputs)
 
             def judge(trial: Trial) -> Check:
-                self._load(trial)
+                for name, array in trial.inputs(program).items():
+                    self._cupy.copyto(inputs[name], array)
                 for array in memory.values():
                     gpu.poison(array)
                 launch()
-                return trial.check(kind, memory[program.outputs[0].name], bias)
+                return check(trial, program, kind, memory[program.outputs[0].name])
 
             checks = [judge(self._trials[0])]
             if not checks[0]["verified"]:
@@ -134,7 +134,7 @@ class Timed:
             if len(program.launches) > 1:
                 alone = replace(program, launches=program.launches[-1:])
                 alone = _with_roles(alone, scratch="input", output="input")
-                last = self._stopwatch.times(gpu.prepare(alone, inputs | memory)[0], repeat=self._repeat)
+                last = self._stopwatch.times(gpu.prepare(alone, inputs | memory, refresh=False)[0], repeat=self._repeat)
             checks.append(judge(self._trials[1]))
         row = extra | verdict(checks)
         if row["verified"]:
@@ -144,9 +144,11 @@ class Timed:
             row |= {"kernel_ms": middle, "kernel_ms_p10": low, "kernel_ms_p90": high}
         return row
 
-    def _load(self, trial: Trial) -> None:
-        for name, array in trial.arrays.items():
-            self._cupy.copyto(self._inputs[name], array)
+    def glance(self, program: Program) -> float:
+        """Milliseconds of the fastest of five runs, output unchecked: to choose what to measure."""
+        inputs = {name: array.copy() for name, array in self._trials[0].inputs(program).items()}
+        launch, _ = gpu.prepare(program, inputs)
+        return float(self._stopwatch.times(launch, repeat=5).min())
 
 
 def _with_roles(program: Program, **new: str) -> Program:
@@ -175,8 +177,11 @@ def _rates(times: np.ndarray, shape: ConvShape, kind: str, moved: int) -> Row:
     return row | rate | {"includes_transform": True}
 
 
-def has_bias(program: Program) -> bool:
-    return any(b.name == "bias" for b in program.inputs)
+def check(trial: Trial, program: Program, kind: str, got: Any) -> Check:
+    """Judge a program's output by the rules for its precision and layout."""
+    bias = any(b.name == "bias" for b in program.inputs)
+    how = rules(program, trial.shape) if kind == "conv" else None
+    return trial.check(kind, got, bias, how, layout_of(program))
 
 
 def extra_bytes(program: Program, kind: str) -> int:

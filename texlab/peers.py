@@ -1,13 +1,15 @@
 """What kernels are measured against: cuDNN, and im2col followed by cuBLAS, both through PyTorch.
 
 Each peer gets its best: cuDNN picks its algorithm by timing (``benchmark=True``), im2col tries two ways to build the
-column matrix and keeps the faster. TF32 is off for float32. What a peer allocates beyond its output counts.
+column matrix and keeps the faster. TF32 is off for float32. What a peer allocates beyond its output counts. In float16 and
+bfloat16 the arrays are of that type; "cudnn_nhwc" has them with channels innermost (PyTorch's ``channels_last``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -67,37 +69,45 @@ class Peer:
     Raises DeviceError if PyTorch or its GPU support is missing.
     """
 
-    def __init__(self, name: str, shape: ConvShape, arrays: dict[str, Any]) -> None:
+    def __init__(self, name: str, shape: ConvShape, arrays: dict[str, Any], precision: str = "float32") -> None:
         torch = _torch()
+        if precision not in _TORCH:
+            raise DeviceError(f"{name}: PyTorch convolves on the GPU in {list(_TORCH)}, not in {precision}")
         self.output: Any = None
-        self._shape, self._torch = shape, torch
+        self._shape, self._torch, self._nhwc = shape, torch, name.endswith("_nhwc")
+        self._type, self._libraries = getattr(torch, _TORCH[precision]), partial(chosen_libraries, precision == "tf32")
+        self.itemsize = self._type.itemsize
         self.load(arrays)
         _release(torch)
         before = torch.cuda.memory_allocated()
-        with exact_float32():
+        with self._libraries():
             ways = _WAYS[name]
             self._way = min(ways, key=lambda way: _quick_ms(torch, lambda: way(*self._tensors, shape)))
             torch.cuda.reset_peak_memory_stats()
             self.output = None
             self.launch()
             torch.cuda.synchronize()
-        own = prod(shape.y_shape) * 4
+        own = prod(shape.y_shape) * self.itemsize
         self.extra_bytes = max(torch.cuda.max_memory_allocated() - before - own, 0)
         self.way = self._way.__name__.removeprefix("_")
 
     def load(self, arrays: dict[str, Any]) -> None:
-        """Take the inputs from CuPy arrays, without copying."""
-        self._tensors = tuple(self._torch.as_tensor(arrays[name], device="cuda") for name in ("x", "w"))
+        """Take the inputs from float32 NCHW CuPy arrays; converted now, not when timed."""
+        order = self._torch.channels_last if self._nhwc else self._torch.contiguous_format
+        self._tensors = tuple(
+            self._torch.as_tensor(arrays[name], device="cuda").to(self._type, memory_format=order)
+            for name in ("x", "w")
+        )
 
     def launch(self) -> None:
-        with exact_float32():
+        with self._libraries():
             self.output = self._way(*self._tensors, self._shape)
 
     def result(self) -> Any:
-        """The output as a CuPy array."""
+        """The output as a CuPy array (N,K,P,Q)."""
         import cupy
 
-        return cupy.asarray(self.output)
+        return cupy.asarray(self.output.float() if self._type == self._torch.bfloat16 else self.output)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -119,8 +129,11 @@ def _strided_copy_then_gemm(x: Any, w: Any, shape: ConvShape) -> Any:
 
 _WAYS: dict[str, tuple[Callable[..., Any], ...]] = {
     "cudnn": (_cudnn,),
+    "cudnn_nhwc": (_cudnn,),
     "im2col+cublas": (_unfold_then_gemm, _strided_copy_then_gemm),
 }
+#: precision -> PyTorch's dtype
+_TORCH = {"float32": "float32", "tf32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 #: names ``bench`` takes beside the catalog's
 PEERS = tuple(_WAYS)
 
@@ -136,16 +149,16 @@ def _torch() -> Any:
 
 
 @contextmanager
-def exact_float32() -> Iterator[None]:
-    """cuDNN chooses by timing; neither cuDNN nor cuBLAS may round float32 to TF32."""
+def chosen_libraries(tf32: bool = False) -> Iterator[None]:
+    """cuDNN chooses by timing; neither cuDNN nor cuBLAS may round float32 to TF32 unless ``tf32``."""
     import torch
 
     matmul = torch.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    before, matmul.allow_tf32 = matmul.allow_tf32, tf32
     try:
         with (
             torch.no_grad(),
-            torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False),
+            torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=tf32),
         ):
             yield
     finally:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from texlab import cache
+from texlab.views import unpack_texels
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -144,6 +147,8 @@ def count(
         lanes = np.bitwise_count(m)
         if space == "shared":
             cost = np.stack([lanes, *_bank_passes(a, m, width)], axis=1)
+        elif space == "texture":  # sectors depend on where a cache model puts the texels: Trace.texture()
+            cost = np.stack([lanes, 0 * lanes, 0 * lanes, _distinct(a, m, 1)], axis=1)
         else:
             cost = np.stack([lanes, *(_distinct(a, m, unit) for unit in (SECTOR, LINE, width))], axis=1)
         for i, row in zip(new, cost.astype(np.int64), strict=True):
@@ -251,6 +256,7 @@ class Trace:
     instruction: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
     address: np.ndarray = field(default_factory=lambda: np.zeros((0, 32), np.uint64))
+    textures: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -271,6 +277,49 @@ class Trace:
         t["bytes_used"] = t.distinct * t.width_bytes
         t["efficiency"] = t.bytes_used / (SECTOR * t.sectors)
         return t.drop(columns=["lanes", "distinct"])
+
+    def texture(self, layout: str = "block-linear", levels: Any = cache.H200) -> DataFrame:
+        """One row per instruction that reads through the L1 cache (texture fetches, surface reads, global loads), with what
+        the model ``texlab.cache`` says: ``requests``, ``active_lanes_per_request``, ``sectors`` looked up (once for each
+        group of lanes, ``cache.LANES``), ``sectors_per_request``, ``hits`` and ``hit_rate`` of these lookups in the L1,
+        ``l2_bytes`` brought from the L2, ``bytes_used`` that lanes asked for.
+
+        ``layout``: the address map of CUDA arrays; ``levels``: the L1 and L2 caches. Needs the rows (``trace=True``)."""
+        import pandas as pd
+
+        served = cache.run(self, levels=levels, layout=layout)
+        which = self.instruction[served.row]
+        out = []
+        for n, ins in enumerate(self.instructions):
+            mine, rows = which == n, self.instruction == n
+            if not mine.any() or ins.space not in ("texture", "global"):
+                continue
+            requests, hits, total = int(rows.sum()), int(served.hit[mine].sum()), int(mine.sum())
+            lanes = int(np.bitwise_count(self.mask[rows]).sum())
+            names = {f: getattr(ins, f) for f in ("entry", "file", "line", "source", "opcode", "space")}
+            out.append(
+                {
+                    **names,
+                    "requests": requests,
+                    "active_lanes_per_request": lanes / requests,
+                    "sectors": total,
+                    "sectors_per_request": total / requests,
+                    "hits": hits,
+                    "hit_rate": hits / total,
+                    "l2_bytes": SECTOR * (total - hits),
+                    "bytes_used": self._bytes_used(n, rows),
+                }
+            )
+        return pd.DataFrame(out)
+
+    def _bytes_used(self, n: int, rows: np.ndarray) -> int:
+        """Bytes that the lanes of an instruction asked for, each lane's texel (or load) counted."""
+        ins, lanes = self.instructions[n], int(np.bitwise_count(self.mask[rows]).sum())
+        if ins.space != "texture":
+            return lanes * ins.width
+        first = self.address[rows][0, int(self.mask[rows][0] & -self.mask[rows][0]).bit_length() - 1]
+        view = self.textures[int(unpack_texels(first)[0])]
+        return lanes * view.texel_bytes(self.buffers[view.buffer].dtype)
 
     def by_line(self) -> DataFrame:
         """One row per source line, space and kind of access: requests, sectors, wavefronts, conflicts."""
@@ -328,6 +377,8 @@ class Trace:
         cost = {"wavefronts": np.zeros(len(at), np.int64), "sectors": np.zeros(len(at), np.int64)}
         for i in np.unique(which):
             ins, mine = self.instructions[i], which == i
+            if ins.space == "texture":
+                continue
             name, rule = ("wavefronts", wavefronts) if ins.space == "shared" else ("sectors", sectors)
             cost[name][mine] = rule(self.address[at][mine], self.mask[at][mine], ins.width)
         columns = {

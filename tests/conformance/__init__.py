@@ -19,7 +19,9 @@ from . import (
     cases_integer,
     cases_matrix,
     cases_memory,
+    cases_tma,
     cases_warp,
+    cases_wgmma,
 )
 from .case import BITS, Case, Within, cases, difference
 from .recording import recorded
@@ -38,6 +40,8 @@ CASES = cases(
     cases_atomic.family,
     cases_async.family,
     cases_matrix.family,
+    cases_tma.family,
+    cases_wgmma.family,
 )
 
 __all__ = ["BITS", "CASES", "Case", "Within", "difference", "recorded"]

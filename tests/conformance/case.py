@@ -134,6 +134,7 @@ class Draft:
     headers: bool = False
     alone: bool = False
     solo: bool = False
+    arch: str = ""
 
 
 @dataclass
@@ -160,11 +161,12 @@ class Collection:
         headers: bool = False,
         alone: bool = False,
         solo: bool = False,
+        arch: str = "",
         **inputs: np.ndarray,
     ) -> None:
         """A kernel as it stands. ``args`` defaults to inputs, then outputs; ``expect`` an array (single output), a dict,
         or a function of the inputs giving either; ``then``: further launches (entry, grid, block, args); ``solo``: compiled
-        by itself."""
+        by itself; ``arch``: as of a Program."""
         triple = lambda v: (v, 1, 1) if isinstance(v, int) else (*v, 1, 1)[:3]  # noqa: E731
         shape = lambda v: (v,) if isinstance(v, int) else tuple(v)  # noqa: E731
         buffers = [Buffer(n, a.shape, str(a.dtype)) for n, a in inputs.items()]
@@ -191,6 +193,7 @@ class Collection:
                 headers,
                 alone,
                 solo,
+                arch,
             )
         )
 
@@ -282,8 +285,10 @@ def cases(*collections: Collection) -> list[Case]:
         raise ValueError(f"two cases called {sorted(twice)}")
     out = {}
     for headers in (False, True):
-        mine = [d for d in drafts if d.headers == headers and not d.solo]
-        groups = [mine[start : start + GROUP] for start in range(0, len(mine), GROUP)]
+        groups = []
+        for arch in sorted({d.arch for d in drafts}):
+            mine = [d for d in drafts if d.headers == headers and d.arch == arch and not d.solo]
+            groups += [mine[start : start + GROUP] for start in range(0, len(mine), GROUP)]
         for group in groups + [[d] for d in drafts if d.headers == headers and d.solo]:
             source = (HEADERS if headers else "") + "".join(map(_wrapped, group))
             for d in group:
@@ -303,7 +308,7 @@ def _wrapped(draft: Draft) -> str:
 
 def _case(draft: Draft, source: str) -> Case:
     launches = tuple(replace(n, entry=_entry(draft, n.entry)) for n in draft.launches)
-    program = Program(draft.name, source, draft.buffers, launches, filename="group.cu")
+    program = Program(draft.name, source, draft.buffers, launches, filename="group.cu", arch=draft.arch)
     return Case(
         draft.name, draft.feature, program, draft.inputs, draft.compare, draft.source, draft.expect, draft.alone
     )

@@ -314,9 +314,9 @@ extern "C" __global__ void k(int* r) { r[threadIdx.x] = pointer[threadIdx.x % 3]
 kernel(
     "memory.module.between_launches",
     SPACES.format("global"),
-    """__device__ int kept[64];
-extern "C" __global__ void k(const int* x) { kept[threadIdx.x] = x[threadIdx.x] * 3; }
-extern "C" __global__ void k2(int* r) { r[threadIdx.x] = kept[63 - threadIdx.x]; }
+    """__device__ int saved[64];
+extern "C" __global__ void k(const int* x) { saved[threadIdx.x] = x[threadIdx.x] * 3; }
+extern "C" __global__ void k2(int* r) { r[threadIdx.x] = saved[63 - threadIdx.x]; }
 """,
     block=64,
     args=("x",),

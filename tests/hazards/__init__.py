@@ -6,10 +6,14 @@
 
 from __future__ import annotations
 
-from . import clean, faults_memory, faults_order
+from . import clean, faults_async, faults_barrier, faults_memory, faults_race, faults_value
 from .kernel import Clean, Seeded
 
-FAULTS = [*faults_memory.faults.all, *faults_order.faults.all]
+FAULTS = [
+    fault
+    for module in (faults_memory, faults_value, faults_race, faults_async, faults_barrier)
+    for fault in module.faults.all
+]
 CLEAN = clean.clean.all
 
 __all__ = ["CLEAN", "FAULTS", "Clean", "Seeded"]

@@ -192,6 +192,12 @@ one_block(
     lambda x: np.maximum(2 * x, 0),
 )
 one_block(
+    "early_exit_within_a_warp",
+    "  __shared__ float s[64];\n  if (t >= 40) { r[t] = 0; return; }\n  s[t] = x[t];\n  __syncthreads();\n  r[t] = s[39 - t];",
+    lambda x: np.concatenate([x[39::-1], np.zeros(24)]),
+    note="a barrier counts no threads that have left; synccheck may still call it divergent",
+)
+one_block(
     "early_exit_of_whole_warps",
     "  __shared__ float s[64];\n  if (t >= 64) { r[t] = 0; return; }\n  s[t] = x[t];\n  __syncthreads();\n  r[t] = s[63 - t];",
     lambda x: np.concatenate([x[63::-1], np.zeros(64)]),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from texlab import compiler, gpu, machine
-from texlab.program import DeviceError, Program
+from texlab.program import Program
 from texlab.results import Result
 
 from . import CLEAN, FAULTS, Clean, Seeded
@@ -117,7 +117,7 @@ def judge_clean(tool: str, cases: Sequence[Clean], sanitizer: str, limit: float)
     out = {}
     reports = re.split(r"\n========= \n|\n=========\s*\n", text)
     for case in cases:
-        mine = [r for r in reports if f"{case.name}_k" in r and _REPORT.search(r)]
+        mine = [r for r in reports if re.search(rf"\b{case.name}_k", r) and _REPORT.search(r)]
         out[case.name] = _REPORT.search(mine[0])[1].strip() if mine else ""
     if verdict.startswith(("failed", "timed out")):
         print(f"{tool}, clean kernels: {verdict}\n{text[-2000:]}")
@@ -147,11 +147,9 @@ def main(arguments: list[str]) -> int:
     if given.child:
         return child(given.child)
     if reason := gpu.why_no_gpu():
-        raise DeviceError(f"compute-sanitizer needs a GPU: {reason}")
+        sys.exit(f"compute-sanitizer needs a GPU: {reason}")
     if not Path(given.sanitizer).exists():
-        raise DeviceError(
-            f"no compute-sanitizer at {given.sanitizer}: it comes with the CUDA toolkit; give --sanitizer"
-        )
+        sys.exit(f"no compute-sanitizer at {given.sanitizer}: it comes with the CUDA toolkit; give --sanitizer PATH")
     about = machine.describe()
     clock = time.perf_counter()
     left = lambda: given.limit - (time.perf_counter() - clock)  # noqa: E731

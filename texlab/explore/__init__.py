@@ -1,16 +1,40 @@
 """Explorers for notebooks: a picture of what a kernel does, with controls. They need ipywidgets and anywidget.
 
-``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``pipeline()`` when tiles
-are loaded and used, ``try_mapping()`` a learner's own lane order, judged; ``predict()`` a question whose answer is computed;
-``listing()`` a kernel's source with what each line moved; ``measured()`` times and counters, live or recorded;
-``check_layout()`` judges a learner's layout kernel.
+``pipeline()`` when tiles are loaded and used; ``fragments()`` which lane holds which matrix element, ``precision()`` error against time;
+``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``texture()`` a warp's
+fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
+judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
+``measured()`` times and counters, live or recorded; ``texture_agreement()``, ``texture_times()`` what was measured of
+textures; ``check_layout()`` judges a learner's layout kernel; ``landscape()``, ``face()`` pictures to work on.
 """
 
 from texlab.explore.bank_scenarios import try_mapping
 from texlab.explore.banks import banks
 from texlab.explore.costs import listing, measured
+from texlab.explore.fragments import fragments
 from texlab.explore.layout import check_layout, layout
 from texlab.explore.pipeline import pipeline
+from texlab.explore.precisions import precision
 from texlab.explore.predict import predict
+from texlab.explore.texture import texture
+from texlab.explore.texture_pictures import face, landscape
+from texlab.explore.texture_tables import texture_agreement, texture_times, try_order
 
-__all__ = ["banks", "check_layout", "layout", "listing", "measured", "pipeline", "predict", "try_mapping"]
+__all__ = [
+    "banks",
+    "check_layout",
+    "face",
+    "fragments",
+    "landscape",
+    "layout",
+    "listing",
+    "measured",
+    "pipeline",
+    "precision",
+    "predict",
+    "texture",
+    "texture_agreement",
+    "texture_times",
+    "try_mapping",
+    "try_order",
+]

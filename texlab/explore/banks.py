@@ -46,8 +46,13 @@ def banks(
     >>> explorer = banks("im2win_zigzag")
     >>> explorer.controls["scenario"].value = "naive"
     """
-    if program is None and (kernel not in kernels or kernels[kernel].kind != "conv"):
-        names = [name for name, k in kernels.items() if k.kind == "conv"]
+    names = [name for name, k in kernels.items() if k.kind == "conv" and "PRECISION" not in k.tunables]
+    if program is None and kernel in kernels and "PRECISION" in kernels[kernel].tunables:
+        raise ValueError(
+            f"banks: kernel={kernel!r} takes other arrays than float32: give its program, e.g. "
+            f"banks(program=texlab.kernels[{kernel!r}].program(shape), x=..., w=...)"
+        )
+    if program is None and kernel not in names:
         raise ValueError(f"banks: kernel={kernel!r} is no convolution of the catalog; choose one of {names}")
     return BankExplorer(kernel, shape or SHAPE, program, arrays, accesses, want)
 

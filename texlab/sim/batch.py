@@ -12,9 +12,13 @@ import numpy as np
 
 from texlab.program import Launch
 from texlab.sim.arith import I8, U4
+from texlab.sim.bulk import Stores
 from texlab.sim.copies import Copies
-from texlab.sim.hazards import SharedState, fault
+from texlab.sim.hazards import fault
+from texlab.sim.mbarrier import Barriers
 from texlab.sim.memory import NOWHERE, REGION, WINDOWS, Memory, Pointer, mixed
+from texlab.sim.shared import SharedState
+from texlab.sim.variants import OWN_FEATURES
 
 _HALF = 1 << (REGION - 1)
 
@@ -38,20 +42,25 @@ class Batch:
         thread = np.tile(np.arange(threads), blocks)
         block = np.repeat(np.arange(blocks), threads)
         nbytes = kernel.static_shared + launch.shared_bytes
-        self.shared = SharedState(nbytes, blocks, self.block_warps, kernel.grain, kernel.races)
+        self.shared = SharedState(nbytes, blocks, self.block_warps, kernel.grain, kernel)
         self.arrays: dict[str, np.ndarray] = {
             "thread": thread,
             "block": block,
             "warp": thread // 32,
             "place": block * (self.block_warps * 32) + thread,
             "shared": block * self.shared.pitch,
-            "code": (thread // 32 + 32).astype(U4),
+            "code": (thread + 1024).astype(U4),
+            "synced": np.zeros(self.n, U4),
             "slot": np.arange(self.n),
         }
         if blocks == 1:
             self.arrays["shared"] = np.int64(0)
         self.local = np.full(max(kernel.local_bytes, 1) * self.n, 255, "u1") if kernel.local_bytes else None
         self.copies = Copies(self.n)
+        self.stores = Stores(self.n)
+        self.products = Stores(self.n, "wgmma.mma_async")
+        self.mbarriers = Barriers()
+        self.stalled: np.ndarray | None = None  # lanes whose wait for an mbarrier just failed
         self.record: Any = None
         self.registers = list(kernel.initial)
         self._for: Any = None
@@ -184,6 +193,7 @@ class Batch:
 
     def shared_pointer(self, L: Any, a: Any) -> Pointer:
         base = self.lanes("shared", L)
+        a = a.view(f"i{a.itemsize}")  # a register may be below zero, and only with the instruction's offset inside
         if a.ndim == 0:
             offset = int(a)
             return Pointer("shared", self.shared, offset, base + offset if base.ndim else offset)
@@ -244,6 +254,18 @@ class Batch:
         base = p.buffer.base if p.space == "global" else 0
         self.fault(access.index, kind, text, L, lane, base + at, buffer=name, offset=at)
 
+    def check_written(self, access: Any, L: Any, p: Pointer, idx: Any) -> None:
+        """Before a read of an output or of scratch memory: somebody must have written there."""
+        missing = p.buffer.missing(idx, access.width)
+        if missing.any():
+            lane = int(np.argmax(missing))
+            at = self.offset_of(p, lane) + access.plus
+            more = int(missing.sum()) - 1
+            text = f"read of {access.width} bytes at byte offset {at} of {p.buffer.name}, which nobody wrote"
+            text += f" (and by {more} more threads)" if more else ""
+            name = p.buffer.name
+            self.fault(access.index, "uninitialised", text, L, lane, p.buffer.base + at, buffer=name, offset=at)
+
     def fault(
         self,
         index: int,
@@ -281,7 +303,10 @@ class Batch:
 
     def unsupported(self, index: int) -> None:
         ins = self.kernel.instructions[index]
-        self.fault(index, "unsupported", f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})")
+        text = f"the simulator does not know the instruction {ins.opcode!r} ({ins.text})"
+        if ins.parts[0] in OWN_FEATURES:
+            text += "; wgmma and setmaxnreg exist for sm_90a alone: give the Program arch='sm_90a'"
+        self.fault(index, "unsupported", text)
 
     def trap(self, index: int, L: Any) -> None:
         self.fault(index, "trap", "the kernel stopped itself (trap)", L, 0)

@@ -19,11 +19,23 @@ from typing import Any
 
 import numpy as np
 
-from texlab.sim import arith, bits, collectives, copies, halves, memory, rounding, tensorcores
-from texlab.sim.flow import Block, basic_blocks, liveness, shared_hazards, tokens
+from texlab.sim import (
+    arith,
+    bits,
+    collectives,
+    copies,
+    halves,
+    mbarrier,
+    memory,
+    rounding,
+    tensorcores,
+    textures,
+    wgmma,
+)
+from texlab.sim.flow import Block, basic_blocks, liveness, partly_ordered, reads_shared, shared_hazards, tokens
 from texlab.sim.ops import HALVES, Unsupported
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError, flatten, parse
-from texlab.sim.variants import known
+from texlab.sim.variants import OWN_FEATURES, known
 
 _SPECIAL = frozenset("tid ctaid ntid nctaid laneid warpid nwarpid smid clock clock64 clock_hi globaltimer".split())
 _ADDRESS = re.compile(r"\[\s*([^\s+\]-]+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|-?\d+))?\s*\]")
@@ -35,7 +47,8 @@ class Kernel:
     """A compiled kernel. ``lines`` (file, line) go by instruction; ``initial`` are the registers' first values.
 
     ``grain``: the smallest shared access in bytes; ``races``: whether accesses are looked at for races (and
-    ``marks_reads``, whether reads are noted for it); ``atomics``: whether blocks update global memory atomically."""
+    ``marks_reads``, whether reads are noted for it); ``atomics``: whether blocks update global memory atomically;
+    ``ordered``: whether barriers of part of the block order its accesses (``order``)."""
 
     function: Function
     blocks: list[Block]
@@ -48,6 +61,7 @@ class Kernel:
     races: bool
     marks_reads: bool
     atomics: bool
+    ordered: bool
 
     @property
     def params(self) -> list[tuple[str, str, int, int]]:
@@ -69,7 +83,8 @@ _NAMES = {
 }
 
 
-_MEMORY = {**memory.EMITTERS, **copies.EMITTERS, **tensorcores.EMITTERS}
+_FAMILIES = (memory, copies, tensorcores, mbarrier, wgmma, textures)
+_MEMORY = {name: emit for family in _FAMILIES for name, emit in family.EMITTERS.items()}
 
 
 class Generator:
@@ -312,6 +327,7 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
     module = parse(text)
     if entry not in module.functions:
         raise PTXError(f"no kernel {entry!r}; the PTX has {sorted(module.functions)}")
+    own_features = re.search(r"^\s*\.target\s+sm_\d+[af]", text, re.M)
     function = flatten(module, entry)
     symbols, static_shared, local_bytes = memory.place(function, module)
     params = memory.parameter_offsets(function.params)
@@ -333,7 +349,7 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
 
     def emit(i: int, ins: Instruction) -> None:
         try:
-            if not known(ins):
+            if not known(ins) or (ins.parts[0] in OWN_FEATURES and not own_features):
                 raise Unsupported
             if ins.parts[-1] in halves.KINDS and ins.parts[0] in HALVES:
                 HALVES[ins.parts[0]](g, ins)
@@ -375,6 +391,7 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
         local_bytes=local_bytes,
         grain=grain,
         races=bool(hazards),
-        marks_reads=any(h == (True, True) for h in hazards.values()),
+        marks_reads=any(h[0] and reads_shared(code[i]) for i, h in hazards.items()),
+        ordered=partly_ordered(code),
         atomics=any(ins.parts[0] in ("atom", "red") and "shared" not in ins.opcode for ins in code),
     )

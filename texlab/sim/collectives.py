@@ -21,29 +21,24 @@ def spread(s: Any, L: Any, value: Any, fill: Any = 0) -> tuple[np.ndarray, np.nd
     return table.reshape(-1, 32), active.reshape(-1, 32), place
 
 
-def shuffle(s: Any, L: Any, mode: str, value: Any, b: Any, c: Any) -> tuple[Any, Any]:
-    """``shfl.sync``: (value read, whether the source lane was in range)."""
-    table, _, place = spread(s, L, value)
+def shuffle(s: Any, L: Any, index: int, mode: str, value: Any, b: Any, c: Any) -> tuple[Any, Any]:
+    """``shfl.sync``: (value read, whether the source lane was in range). The source must take part."""
+    table, active, place = spread(s, L, value)
     lane = (place % 32).astype(np.int64)
     c = np.asarray(c).astype(np.int64)
     b = np.asarray(b).astype(np.int64) & 31
     segment, clamp = c >> 8 & 31, c & 31
     low = lane & segment
     high = low | (clamp & ~segment)
-    if mode == "up":
-        source = lane - b
-        valid = source >= high
-    elif mode == "down":
-        source = lane + b
-        valid = source <= high
-    elif mode == "bfly":
-        source = lane ^ b
-        valid = source <= high
-    else:
-        source = low | (b & ~segment)
-        valid = source <= high
-    source = np.where(valid, source, lane)
-    return table.reshape(-1)[place - lane + source], valid
+    source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b, "idx": low | (b & ~segment)}[mode]
+    valid = source >= high if mode == "up" else source <= high
+    source = place - lane + np.where(valid, source, lane)
+    there = active.reshape(-1)[source]
+    if not there.all():
+        at = int(np.argmin(there))
+        text = f"shuffle from lane {int(source[at]) % 32}, which does not take part: the value is undefined"
+        s.fault(index, "warp-divergence", text, L, at)
+    return table.reshape(-1)[source], valid
 
 
 def ballot(s: Any, L: Any, p: Any, mask: Any) -> Any:
@@ -109,7 +104,7 @@ def _call(g: Any, i: int, function: Any) -> str:
 def _together(g, i, mask):
     """Check that the lanes named by the instruction's mask are here; the mask as an expression."""
     value = g.use(mask, "u4")
-    g.emit(f"if L is not None: S.together({i}, L, {value})")
+    g.emit(f"S.together({i}, L, {value})")
     return value
 
 
@@ -118,7 +113,7 @@ def _shfl(g, i, ins):
         raise Unsupported
     _together(g, i, ins.args[4])
     value, b, c = (g.use(x, "u4") for x in ins.args[1:4])
-    _two(g, ins, f"{_call(g, i, shuffle)}(S, L, {ins.parts[2]!r}, {value}, {b}, {c})")
+    _two(g, ins, f"{_call(g, i, shuffle)}(S, L, {i}, {ins.parts[2]!r}, {value}, {b}, {c})")
 
 
 def _vote(g, i, ins):
@@ -180,6 +175,7 @@ def _bar(g, i, ins):
     """Barriers end a block: the scheduler holds the lanes. What is left to compute is which barrier, and a vote."""
     if ins.parts[1] == "warp":
         _together(g, i, ins.args[0])
+        g.emit("S.shared.warp_met(S, L)")
         return
     args = list(ins.args)
     parts = [p for p in ins.parts if p not in ("cta", "aligned")]

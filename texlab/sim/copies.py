@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from texlab.sim import bulk, tma
 from texlab.sim.arith import U1
+from texlab.sim.mbarrier import space
 from texlab.sim.memory import CARRIER, Access
 from texlab.sim.ops import Unsupported
 
@@ -88,9 +90,24 @@ def start(source: Access, target: Access, s: Any, L: Any, to: Any, address: Any,
     )
 
 
+def arrive(access: Access, counted: bool, s: Any, L: Any, p: Any) -> None:
+    """``cp.async.mbarrier.arrive``: the lanes arrive when their copies have landed. With ``counted`` (``.noinc``) the
+    barrier's count includes these arrivals."""
+    s.copies.wait_all(s, L)
+    if counted:
+        s.mbarriers.arrive(access, s, L, p, 0, 1)
+
+
 def _cp(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> None:
     parts = ins.parts
-    if parts[1:2] != ["async"] or "bulk" in parts or "mbarrier" in parts:
+    if "bulk" in parts:
+        return (tma if "tensor" in parts else bulk).emit(g, i, ins, hazard, grain)
+    if parts[1:4] == ["async", "mbarrier", "arrive"]:
+        base, plus = g.address(ins.args[0])
+        access = Access(i, "atomic", np.dtype("u8"), 1, plus, "shared")
+        g.namespace[f"m{i}"] = partial(arrive, access, "noinc" in parts)
+        return g.emit(f"m{i}(S, L, {g.pointer(base, space(ins))})")
+    if parts[1:2] != ["async"] or {"mbarrier", "reduce"} & set(parts):
         raise Unsupported
     if parts[2] == "commit_group":
         return g.emit("S.copies.commit(S, L)")

@@ -10,7 +10,7 @@ from typing import Any
 from texlab.sim.ptx import TYPES, Function, Instruction, PTXError
 
 #: Executed by a warp as a whole: all its lanes that have not exited must be there.
-COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix movmatrix mma elect".split())
+COLLECTIVE = frozenset("shfl vote match redux ldmatrix stmatrix movmatrix mma elect wgmma".split())
 _NO_RESULT = frozenset("st red bar barrier bra ret exit membar fence prefetch nanosleep trap stmatrix discard".split())
 _TOKEN = re.compile(r"[%A-Za-z_$][\w$%.~:@]*")
 
@@ -118,6 +118,8 @@ def operands(ins: Instruction, registers: dict[str, str]) -> tuple[list[str], li
     if results and args and args[0][0] == "[":
         results, writes = 0, []
     reads = [r for a in args[results:] for r in named(a)]
+    if head == "wgmma":
+        reads += writes  # the accumulators
     if ins.guard:
         reads += [ins.guard]
         reads += writes  # where the guard is false the old value stays
@@ -179,15 +181,24 @@ def _touches_shared(ins: Instruction) -> str:
     spaces = {p.split("::")[0] for p in ins.parts}
     if head in ("ldmatrix", "stmatrix"):
         return "r" if head == "ldmatrix" else "w"
+    if head == "wgmma":
+        return "r" if ins.parts[1] == "mma_async" else ""
     if head == "cp":
-        return "w" if "shared" in spaces and "async" in spaces else ""
+        target = next((p for p in ins.parts if p == "global" or p.startswith("shared")), "")
+        if not target or ins.parts[2] == "mbarrier":
+            return ""
+        return "r" if target == "global" else "w"
     if head in ("ld", "st", "atom", "red") and not spaces & {"global", "const", "local", "param"}:
         return {"ld": "r", "st": "w"}.get(head, "a")
     return ""
 
 
+def reads_shared(ins: Instruction) -> bool:
+    return _touches_shared(ins) == "r"
+
+
 def _access_bytes(ins: Instruction) -> int:
-    if ins.parts[0] in ("cp", "ldmatrix", "stmatrix"):
+    if ins.parts[0] in ("cp", "ldmatrix", "stmatrix", "wgmma"):
         return 4
     return int(TYPES.get(ins.parts[-1], "u4")[1])
 
@@ -197,13 +208,13 @@ def shared_hazards(blocks: list[Block], code: list[Instruction]) -> tuple[dict[i
 
     Returns ({instruction: (may meet a write, may meet a read)}, granule in bytes). Two accesses can meet if both can be
     reached from the kernel's entry, or from one barrier, without passing another; only those need a race check at run
-    time. With partial barriers (``bar.arrive``, thread counts) there are no such intervals, and races are not looked
-    for."""
+    time. With barriers of part of the block (``partly_ordered``) there are no such intervals: any can meet any."""
     kinds = [_touches_shared(ins) for ins in code]
     sizes = [_access_bytes(code[i]) for i, k in enumerate(kinds) if k]
     grain = min([4, *sizes])
-    if any(is_barrier(ins) and ("arrive" in ins.parts or _counted(ins)) for ins in code):
-        return {}, grain
+    if partly_ordered(code):
+        hazard = (bool({"w", "a"} & set(kinds)), "r" in kinds)
+        return {i: hazard for i, k in enumerate(kinds) if k}, grain
     touched = [{k for k in kinds[b.start : b.stop] if k} for b in blocks]
     meets: list[set[str]] = [set() for _ in blocks]
     for first in [0, *(b.index + 1 for b in blocks if b.kind == "bar")]:
@@ -221,6 +232,13 @@ def shared_hazards(blocks: list[Block], code: list[Instruction]) -> tuple[dict[i
         hazard = (bool(meets[block.index] & {"w", "a"}), "r" in meets[block.index])
         out.update((i, hazard) for i in range(block.start, block.stop) if kinds[i])
     return out, grain
+
+
+def partly_ordered(code: list[Instruction]) -> bool:
+    """Whether there are barriers of part of the block: ``bar.arrive``, numbers of threads, mbarriers."""
+    return any(
+        ins.parts[0] == "mbarrier" or (is_barrier(ins) and ("arrive" in ins.parts or _counted(ins))) for ins in code
+    )
 
 
 def _counted(ins: Instruction) -> bool:

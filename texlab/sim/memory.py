@@ -2,7 +2,7 @@
 
 Every buffer has a region of 64 GiB of addresses for itself, in whose middle it lies, so that a stray address is told by
 the buffer it strayed from. Bounds and alignment are checked for every lane of every access, before anything is read or
-written. Shared memory also keeps, for every word, who wrote it last and since which barrier (see ``SharedState``).
+written. Outputs and scratch know which of their elements have been written; so does shared memory (``shared``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _HALF = 1 << (REGION - 1)
 WINDOWS = {"shared": 1 << 56, "local": 1 << 57}  # where generic addresses of these spaces begin
 _MODULE, _PARAM = 0x50000, 0x70000
 PARAM_BASE = (_PARAM << REGION) + _HALF
-WRITTEN_NEVER, IN_FLIGHT = 0, 1  # codes below 32; a written word holds barrier interval * 32 + warp
 CARRIER = {1: U1, 2: np.dtype("u2"), 4: U4, 8: U8, 16: np.dtype("c16")}
 
 
@@ -79,11 +78,41 @@ class Buffer:
         self.data = np.zeros(_align(max(data.nbytes, 1), 16), U1)
         self.data[: data.nbytes] = data.reshape(-1).view(U1)
         self.views: dict[Any, np.ndarray] = {}
+        self.written: np.ndarray | None = None  # 255 for each element (or 4-byte word) written; None: all are
+        self.grain = 4
 
     def view(self, dtype: Any) -> np.ndarray:
         if dtype not in self.views:
             self.views[dtype] = self.data.view(dtype)
         return self.views[dtype]
+
+    def begin_empty(self, itemsize: int) -> None:
+        """Nothing has been written yet: reads are checked until everything has."""
+        self.grain = min(4, itemsize)
+        self.written = np.zeros(len(self.data) // self.grain, U1)
+
+    def settle(self) -> None:
+        """After a launch: no more checks if all has been written."""
+        if self.written is not None and self.written[: self.nbytes // self.grain].all():
+            self.written = None
+
+    def mark(self, idx: Any, width: int) -> None:
+        """Elements ``idx`` of ``width`` bytes are being written."""
+        each = width // self.grain
+        if each <= 1:
+            self.written[idx if each else idx >> (self.grain // width).bit_length() - 1] = 255
+        else:
+            self.written.reshape(-1, each)[idx] = 255
+
+    def missing(self, idx: Any, width: int) -> np.ndarray:
+        """Which of the elements nobody has written (any part of)."""
+        each = width // self.grain
+        if each <= 1:
+            idx = idx if each else idx >> (self.grain // width).bit_length() - 1
+            return self.written.take(np.atleast_1d(idx), mode="wrap") == 0
+        words = self.written.view(CARRIER[min(each, 8)]).reshape(-1, max(1, each // 8))
+        got = words.take(np.atleast_1d(idx), axis=0)
+        return (got != np.iinfo(words.dtype).max).any(axis=1)
 
 
 class Memory:
@@ -91,6 +120,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.regions: dict[int, Buffer] = {}
+        self.textures: dict[int, Any] = {}  # handle -> textures.Bound
+        self.maps: dict[int, Any] = {}  # address of a parameter -> the TensorMap it is
 
     def add(self, name: str, data: np.ndarray) -> Buffer:
         region = len(self.regions) + 1
@@ -212,6 +243,8 @@ class Access:
         idx = p.index(plus, width.bit_length() - 1)
         if p.space == "shared":
             s.shared.reading(s, self, L, p, idx)
+        elif p.space == "global" and p.buffer.written is not None:
+            s.check_written(self, L, p, idx)
         carrier = self.t if self.count == 1 else CARRIER[width]
         array = s.array(p, carrier)
         v = array[idx] if isinstance(idx, int) else array.take(idx, mode="wrap")
@@ -241,11 +274,13 @@ class Access:
         carrier = self.t if self.count == 1 else CARRIER[width]
         v = pack(values, self.t, carrier)
         array = s.array(p, carrier)
+        if p.space == "global" and p.buffer.written is not None:
+            p.buffer.mark(idx, width)
         if p.space == "shared":
             s.shared.writing(s, self, L, p, idx, array, v)
-        if isinstance(idx, int) and np.ndim(v):
-            v = v[-1]  # all lanes write one place: the last one wins
-        array[idx] = v
+        array[idx] = v[-1] if isinstance(idx, int) and np.ndim(v) else v  # all write one place: the last one wins
+        if p.space == "shared":
+            s.shared.wrote(s, self, L, p, idx, array, v)
 
     # atomics --------------------------------------------------------------------------------------------------------
     def atomic(self, s: Any, L: Any, p: Pointer, op: str, *operands: Any) -> Any:
@@ -265,6 +300,8 @@ class Access:
         idx = np.broadcast_to(np.asarray(p.index(plus, width.bit_length() - 1)), (n,))
         if p.space == "shared":
             s.shared.updating(s, self, L, p, idx)
+        elif p.space == "global" and p.buffer.written is not None:
+            s.check_written(self, L, p, idx)
         array = s.array(p, self.t)
         values = [np.broadcast_to(v, (n,)) for v in operands]
         order = np.argsort(idx, kind="stable")

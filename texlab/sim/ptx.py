@@ -15,13 +15,15 @@ from functools import lru_cache
 #: PTX type -> NumPy type code (bits and unsigned are the same thing to a register)
 TYPES = {
     **dict(u8="u1", s8="i1", b8="u1", u16="u2", s16="i2", b16="u2", f16="f2", u32="u4", s32="i4", b32="u4", f32="f4"),
-    **dict(u64="u8", s64="i8", b64="u8", f64="f8", f16x2="u4", bf16="u2", bf16x2="u4", pred="?"),
+    **dict(
+        u64="u8", s64="i8", b64="u8", f64="f8", f16x2="u4", bf16="u2", bf16x2="u4", e4m3="u1", e4m3x2="u2", pred="?"
+    ),
 }
 
 #: Instructions that concern a warp or a block as a whole, or that touch memory: never executed under a select.
 _INDIVISIBLE = frozenset(
     "ld ldu st atom red shfl vote match bar barrier activemask elect redux ldmatrix stmatrix movmatrix mma cp call trap "
-    "brx".split()
+    "brx tex tld4 suld sust mbarrier wgmma".split()
 )
 
 

@@ -86,7 +86,7 @@ class Recorder:
             self.sums.append(dict.fromkeys(TOTALS, 0))
         return self.index[key]
 
-    def trace(self, buffers: dict[str, Placed]) -> Trace:
+    def trace(self, buffers: dict[str, Placed], textures: tuple[Any, ...] = ()) -> Trace:
         """What was recorded."""
         order = sorted(range(len(self.instructions)), key=lambda i: self.instructions[i].pc)
         first = {ins.entry: n for n, ins in reversed(list(enumerate(self.instructions)))}
@@ -96,10 +96,10 @@ class Recorder:
         totals = {name: np.array([self.sums[i][name] for i in order], np.int64) for name in TOTALS}
         instructions = [self.instructions[i] for i in order]
         if not self.parts:
-            return Trace(instructions, totals, buffers)
+            return Trace(instructions, totals, buffers, textures=textures)
         size = [len(p[5]) for p in self.parts]
         spread = lambda k, t: np.repeat(np.array([p[k] for p in self.parts], t), size)  # noqa: E731
         join = lambda k, t: np.concatenate([p[k] for p in self.parts]).astype(t, copy=False)  # noqa: E731
         which = new[spread(2, np.int32)]
         rows = (spread(0, np.int32), join(3, np.int64), join(4, np.int32), spread(1, np.int64), which)
-        return Trace(instructions, totals, buffers, *rows, join(5, np.uint32), join(6, np.uint64))
+        return Trace(instructions, totals, buffers, *rows, join(5, np.uint32), join(6, np.uint64), textures)

@@ -1,6 +1,6 @@
 """ldmatrix and mma.sync: matrices spread over the registers of a warp.
 
-Products of 16-bit floats (and of TF32, whose lower 13 bits are dropped) are exact in double; a dot product and its addend
+Products of 8- and 16-bit floats (and of TF32, whose lower 13 bits are dropped) are exact in double; a dot product and its addend
 are summed in double and rounded once. The hardware sums in a precision and an order of its own, so that last bits
 differ. Integers are exact.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from texlab.precision import decode
 from texlab.sim.arith import F2, F4, F8, I1, I4, I8, U1, U2, U4
 from texlab.sim.halves import widen
 from texlab.sim.memory import Access
@@ -65,7 +66,7 @@ def move_matrix(index: int, s: Any, L: Any, value: Any) -> Any:
 
 
 # mma ----------------------------------------------------------------------------------------------------------------
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "f64": 64}
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "f64": 64}
 
 
 def _elements(values: tuple[Any, ...], kind: str, warps: int) -> np.ndarray:
@@ -78,6 +79,8 @@ def _elements(values: tuple[Any, ...], kind: str, warps: int) -> np.ndarray:
         return (table & np.uint32(0xFFFFE000)).view(F4).astype(F8)[..., None]
     if kind in ("s8", "u8"):
         return table.view(I1 if kind == "s8" else U1).reshape(*table.shape, 4).astype(I8)
+    if kind == "e4m3":
+        return decode(table.view(U1), kind).astype(F8).reshape(*table.shape, 4)
     return widen(table.view(U2), kind).reshape(*table.shape, 2)
 
 
@@ -123,9 +126,11 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 _SHAPES = {
     ("f16", "m16n8k8"): 8, ("f16", "m16n8k16"): 16, ("bf16", "m16n8k8"): 8, ("bf16", "m16n8k16"): 16,
     ("tf32", "m16n8k4"): 4, ("tf32", "m16n8k8"): 8, ("s8", "m16n8k16"): 16, ("s8", "m16n8k32"): 32,
-    ("u8", "m16n8k16"): 16, ("u8", "m16n8k32"): 32, ("f64", "m8n8k4"): 4,
+    ("u8", "m16n8k16"): 16, ("u8", "m16n8k32"): 32, ("e4m3", "m16n8k16"): 16, ("e4m3", "m16n8k32"): 32,
+    ("f64", "m8n8k4"): 4,
 }  # fmt: skip
-_SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "s8": ("s32",), "u8": ("s32",), "f64": ("f64",)}
+_SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "s8": ("s32",), "u8": ("s32",), "e4m3": ("f32",),
+         "f64": ("f64",)}  # fmt: skip
 _REGISTER = {"f64": "f8", "f32": "f4", "s32": "i4"}
 
 

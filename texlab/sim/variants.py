@@ -29,28 +29,41 @@ _VARIANTS = {
     "shf": "l r wrap clamp",
     "bfind": "shiftamt",
     "setp set": _COMPARE,
-    "cvt": "rn rz rm rp rni rzi rmi rpi rna tf32 sat ftz relu",
+    "cvt": "rn rz rm rp rni rzi rmi rpi rna tf32 sat satfinite ftz relu",
     "cvta": f"to {_SPACES}",
     "isspacep": _SPACES,
     "ld ldu": f"{_SPACES} {_ORDER} v2 v4 nc ca cg cs lu cv",
     "st": f"{_SPACES} {_ORDER} v2 v4 wb cg cs wt",
     "atom red": f"global shared shared::cta {_ORDER} add min max exch cas and or xor inc dec",
-    "cp": "async ca cg shared shared::cta global commit_group wait_group wait_all",
+    "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all bulk bulk_group read "
+    "tensor 1d 2d 3d 4d 5d tile prefetch L2 "
+    "mbarrier mbarrier::complete_tx::bytes reduce add min max inc dec and or xor noftz arrive noinc",
+    "mbarrier": "init inval arrive arrive_drop expect_tx complete_tx noComplete test_wait try_wait parity pending_count "
+    "shared shared::cta shared::cluster acquire release cta cluster",
     "shfl": "sync up down bfly idx",
     "vote": "sync all any uni ballot",
     "match": "sync any all",
     "redux": "sync add min max and or xor",
     "elect": "sync",
     "trap": "",
+    "tex": "level 1d 2d a1d a2d v4",
+    "tld4": "r g b a 2d a2d v4",
+    "suld sust": "b 1d 2d a1d a2d v2 v4 trap clamp zero",
     "bar barrier": "sync cta aligned arrive red warp popc and or",
     "voted": "popc and or",
     "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
+    "wgmma": "mma_async fence commit_group wait_group sync aligned tf32 "
+    + " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32)),
     "movmatrix": "sync aligned m8n8 trans",
     "mma": "sync aligned row col m8n8k4 m16n8k4 m16n8k8 m16n8k16 m16n8k32 tf32 satfinite",
 }
 _KNOWN = {name: frozenset(words.split()) for names, words in _VARIANTS.items() for name in names.split()}
 #: Order and hints: nothing to compute, as the simulator's memory is always in order.
-NOTHING = frozenset("membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol".split())
+NOTHING = frozenset(
+    "membar fence prefetch prefetchu nanosleep discard applypriority pmevent griddepcontrol setmaxnreg".split()
+)
+#: Only with the architecture's own features, which a Program asks for with ``arch``.
+OWN_FEATURES = frozenset(["wgmma", "setmaxnreg"])
 
 
 def known(ins: Any) -> bool:

@@ -16,6 +16,8 @@ from texlab.sim.arith import U4
 from texlab.sim.batch import Batch
 
 STEP_LIMIT = 4_000_000  # instructions a batch may issue before it is called endless
+IN_VAIN = 1000  # waits for mbarriers, with nobody else to run, before they are called endless
+PATIENCE = 512  # blocks of code that one group runs before others get a turn: it may be waiting for what they do
 
 
 class OutOfTime(Exception):
@@ -31,6 +33,8 @@ class Scheduler:
         self.groups: dict[int, Any] = {}  # key: warp (one by one; else 0) * number of blocks of code + block of code
         self.parked: dict[int, Any] = {}  # at a warp-wide instruction, missing lanes of their warp
         self.waiting: list[tuple[int, Any, Any, int, Any]] = []  # barrier instruction, id, count, next block, lanes
+        self.sleeping: dict[int, Any] = {}  # waited for an mbarrier in vain, until a phase completes
+        self.vain = 0  # times that all others had nothing to do either
         self.arrived: dict[int, np.ndarray] = {}
         self.at_barrier: Any = None
         self.size = len(batch.kernel.blocks)
@@ -60,7 +64,13 @@ class Scheduler:
             self._start_warps(0, np.arange(self.s.n))
         else:
             self.groups[0] = None
-        while self.groups or self.parked or self.waiting:
+        while self.groups or self.parked or self.waiting or self.sleeping:
+            if not self.groups and self.sleeping and not self._open():
+                self.vain += 1
+                if self.vain > IN_VAIN:
+                    self.s.mbarriers.never(self.s)
+                if not self.parked or self.vain % 64:
+                    self._wake()
             if not self.groups:
                 if self.parked:
                     key = min(self.parked)
@@ -69,6 +79,30 @@ class Scheduler:
                     continue
                 self._release()
             self._run_group()
+
+    def wake(self) -> None:
+        """A phase of an mbarrier is complete: those who wait may try again."""
+        self.vain = 0
+        self._wake()
+
+    def _wake(self) -> None:
+        for key in list(self.sleeping):
+            self.push(key, self.sleeping.pop(key))
+
+    def _sleep(self, block: Any, key: int, L: Any, condition: Any) -> None:
+        """Lanes whose wait failed sleep where they go next; the others of the group go on."""
+        s, failed = self.s, self.s.stalled
+        s.stalled = None
+        lanes = np.arange(s.n) if L is None else L
+        jump = np.zeros(len(lanes), bool)
+        if block.kind == "bra":
+            jump[:] = True if condition is None else condition
+        for taken, to in ((True, key + block.target - block.index), (False, key + 1)):
+            if len(some := lanes[(jump == taken) & failed]):
+                self.sleeping[to] = np.union1d(self.sleeping[to], some) if to in self.sleeping else some
+            if len(some := lanes[(jump == taken) & ~failed]):
+                self.vain = 0
+                self.push(to, some)
 
     def _start_warps(self, block: int, L: np.ndarray) -> None:
         warp = self.s.arrays["warp"][L]
@@ -81,8 +115,15 @@ class Scheduler:
         blocks, registers = s.kernel.blocks, s.registers
         key = min(groups)
         L = groups.pop(key)
+        turns, undisturbed = 0, False
         while True:
-            if L is not None and not groups and not self.waiting and not self.parked and not self.one_by_one:
+            if (
+                L is not None
+                and not groups
+                and not self.waiting
+                and not (self.parked or self.sleeping)
+                and not self.one_by_one
+            ):
                 self._pack(L)
                 L = None
             pc = key % size
@@ -94,6 +135,15 @@ class Scheduler:
             condition = block.run(s, registers, L)
             self._count(block.start, block.size, L)
             kind = block.kind
+            if s.stalled is not None:
+                if kind in ("bra", "fall"):
+                    self._sleep(block, key, L, condition)
+                    if not groups:
+                        return
+                    key = min(groups)
+                    L = groups.pop(key)
+                    continue
+                s.stalled = None
             if kind == "fall":
                 key += 1
             elif kind == "bar":
@@ -126,7 +176,15 @@ class Scheduler:
                     key = min(groups)
                     L = groups.pop(key)
                     continue
-            if groups and min(groups) <= key:
+            turns += 1
+            if not groups:
+                continue
+            if turns > PATIENCE:
+                turns, undisturbed = 0, not undisturbed
+                other = min(groups)
+                key, L, waits = other, groups.pop(other), (key, L)
+                self.push(*waits)
+            elif (not undisturbed and min(groups) <= key) or key in groups:
                 self.push(key, L)
                 key = min(groups)
                 L = groups.pop(key)
@@ -174,17 +232,26 @@ class Scheduler:
 
     def _park(self, key: int, L: np.ndarray) -> None:
         if key in self.parked:
-            L = np.sort(np.concatenate([self.parked[key], L]))
+            L = np.sort(np.concatenate([self.parked.pop(key), L]))
         if self.complete(L):
             self.groups[key] = L
         else:
             self.parked[key] = L
 
     def together(self, index: int, L: Any, mask: Any) -> None:
-        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here."""
+        """At a warp-wide instruction: the lanes that its mask names, unless exited, must all be here, and each lane
+        must be named."""
+        s = self.s
+        if np.ndim(mask) or mask != 0xFFFFFFFF:
+            lane = s.lanes("place", L) % 32
+            left_out = (mask >> lane.astype(U4) & np.uint32(1)) == 0
+            if left_out.any():
+                at = int(np.argmax(left_out))
+                named = int(np.broadcast_to(mask, left_out.shape)[at])
+                text = f"warp-wide instruction whose mask {named:#010x} does not name the lane itself ({int(lane[at])})"
+                s.fault(index, "warp-divergence", text, L, at)
         if self.complete(L):
             return
-        s = self.s
         table = np.zeros(s.warps * 32, bool)
         table[s.arrays["place"][self.alive]] = True
         table[s.lanes("place", L)] = False
@@ -211,6 +278,8 @@ class Scheduler:
         lanes = np.arange(s.n) if L is None else L
         if arrive:
             per_block = np.bincount(s.arrays["block"][lanes], minlength=len(s.block_ids))
+            if s.shared.order:
+                s.shared.order.arrive(s, int(number), lanes)
             self.arrived[int(number)] = self.arrived.get(int(number), 0) + per_block
             return False
         self.waiting.append((index, int(number), None if count is None else int(count), key % self.size, lanes))
@@ -229,7 +298,12 @@ class Scheduler:
                 s.left_early = (index, int(s.block_ids[short[0]]), thread)
 
     def _release(self) -> None:
-        """Nobody can run: open the barriers at which all of a block's live threads (or as many as named) wait."""
+        """Nobody can run: open barriers, or report that none can."""
+        if not self._open():
+            self._stuck()
+
+    def _open(self) -> bool:
+        """Open the barriers at which all of a block's live threads (or as many as named) wait; whether there are any."""
         s = self.s
         blocks = len(s.block_ids)
         merged: dict[tuple[int, int, Any, int], np.ndarray] = {}
@@ -238,30 +312,34 @@ class Scheduler:
             merged[key] = np.sort(np.concatenate([merged[key], lanes])) if key in merged else lanes
         alive = np.bincount(s.arrays["block"][self.alive], minlength=blocks)
         self.waiting, opened = [], []
+        named: dict[int, Any] = {}  # lanes at each barrier that counts them, wherever in the code
+        for (_, number, count, _), lanes in merged.items():
+            if count is not None:
+                here = np.bincount(s.arrays["block"][lanes], minlength=blocks)
+                named[number] = named.get(number, self.arrived.get(number, np.zeros(blocks, int))) + here
         for (index, number, count, target), lanes in merged.items():
             block = s.arrays["block"][lanes]
             here = np.bincount(block, minlength=blocks)
-            if count is None:
-                done = (here == alive) & (here > 0)
-            else:
-                done = here + self.arrived.get(number, np.zeros(blocks, int)) >= count
-                if number in self.arrived:
-                    self.arrived[number] = np.where(done, 0, self.arrived[number])
+            done = (here > 0) & (here == alive if count is None else named[number] >= count)
             free = lanes[done[block]]
             if len(free):
-                opened.append((index, target, free))
+                opened.append((index, number, target, free))
             if len(free) < len(lanes):
                 self.waiting.append((index, number, count, target, lanes[~done[block]]))
-        if not opened:
-            self._stuck()
-        for index, target, free in opened:
-            self._note_absent(index, free)
+        for number in {n for _, n, _, _ in opened}:
+            free = np.sort(np.concatenate([lanes for _, n, _, lanes in opened if n == number]))
+            if number in self.arrived:
+                self.arrived[number][np.unique(s.arrays["block"][free])] = 0
+            self.vain = 0
             s.count_votes(free)
-            s.shared.release(s, None if len(free) == s.n else free)
+            s.shared.release(s, None if len(free) == s.n else free, number)
+        for index, _, target, free in opened:
+            self._note_absent(index, free)
             if self.one_by_one:
                 self._start_warps(target, free)
             else:
                 self.push(target, free)
+        return bool(opened)
 
     def _stuck(self) -> None:
         s = self.s

@@ -1,0 +1,113 @@
+"""Write the tables of docs/simulator.md from the recorded results: python tools/simulator_doc.py [--speed]
+
+``--speed`` also measures the simulator's speed on this machine (a minute); without it that table stays as it is.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from texlab.results import load_results
+from texlab.sim import speed
+
+DOC = Path(__file__).parent.parent / "docs" / "simulator.md"
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Markdown; columns after the first whose cells are numbers are aligned right."""
+    cells = [[f"{c:,.0f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    right = [i > 0 and all(re.fullmatch(r"[\d,.]+", row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = [" | ".join(heads), " | ".join("---:" if r else "---" for r in right), *map(" | ".join, cells)]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def conformance() -> str:
+    result = load_results("conformance")
+    names = ("total", "gpu_passed", "simulator_passed")
+    rows = [(row["family"], *(row[n] for n in names)) for row in result.rows]  # the last is their sum
+    return table(("family", "cases", "passed on the GPU", "passed in the simulator"), rows) + f"\n{result.label}\n"
+
+
+def counters() -> str:
+    result = load_results("counters")
+    groups = collections.defaultdict(list)
+    for row in result.rows:
+        if row["predicted"] is not None:
+            tunables = ", ".join(f"{k}={v}" for k, v in row["tunables"].items())
+            groups[f"{row['kernel']} {tunables}".strip(), row["shape"]].append(row)
+    rows = []
+    for (kernel, shape), found in groups.items():
+        different = [r for r in found if r["predicted"] != r["measured"]]
+        text = "; ".join(
+            f"{r['source']} {r['counter']}: {r['predicted']:.0f} predicted, {r['measured']:.0f}" for r in different
+        )
+        rows.append((kernel, shape, len(found) - len(different), len(found), text or "none"))
+    heads = ("kernel", "shape", "equal", "counters", "different (measured last)")
+    return table(heads, rows) + f"\n{result.label}\n"
+
+
+def bank_rules() -> str:
+    result = load_results("bank_rules")
+    groups = collections.defaultdict(list)
+    for row in result.rows:
+        groups[row["shape"]].append(row["predicted"] == row["measured"])
+    rows = [(width, sum(equal), len(equal)) for width, equal in groups.items()]
+    return table(("load instruction", "patterns equal", "patterns"), rows) + f"\n{result.label}\n"
+
+
+def hazards() -> str:
+    result = load_results("hazards")
+    seeded = [row for row in result.rows if row["seeded"]]
+    clean = [row for row in result.rows if not row["seeded"]]
+    found = lambda rows, key, word: sum(row[key].startswith(word) for row in rows)  # noqa: E731
+    rows = [
+        ("seeded faults", len(seeded), found(seeded, "simulator", "found"), found(seeded, "sanitizer", "reported")),
+        (
+            "correct kernels reported",
+            len(clean),
+            found(clean, "simulator", "found"),
+            found(clean, "sanitizer", "reported"),
+        ),
+    ]
+    text = table(("kernels", "in all", "by the simulator", "by compute-sanitizer"), rows) + "\n"
+    different = [row for row in result.rows if row["agree"] is False]
+    cells = [(r["case"], r["simulator"], r["sanitizer"], r["note"] or "") for r in different]
+    return text + table(("where they differ", "simulator", "compute-sanitizer", "why"), cells) + f"\n{result.label}\n"
+
+
+def measured_speed() -> str:
+    rows = []
+    for shape in (speed.SMALL, speed.LARGE):
+        for name in ("direct", "im2win_direct", "im2win_tile", "im2win_zigzag"):
+            if shape is not speed.LARGE or name != "direct":  # its rows alone would fill a small machine's memory
+                m = speed.measure(name, shape)
+                runs = [m[f"{label}_{unit}"] for label in ("plain", "totals", "rows") for unit in ("ms", "millions")]
+                rows.append((name, str(shape), m["setup_ms"], *runs))
+    heads = ("kernel", "shape", "set-up, ms", "run, ms", "M/s", "with totals, ms", "M/s", "with rows, ms", "M/s")
+    where = f"{os.cpu_count()} cores, Python {platform.python_version()}, {datetime.date.today()}"
+    return table(heads, rows) + f"\nmeasured on {where}; M/s: million lane-instructions a second\n"
+
+
+def replaced(text: str, with_speed: bool = False) -> str:
+    """The document with current tables."""
+    makers = {f.__name__: f for f in (conformance, counters, bank_rules, hazards)}
+    if with_speed:
+        makers["speed"] = measured_speed
+    for name, make in makers.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)"
+        text, count = re.subn(pattern, lambda m, make=make: m[1] + make() + m[2], text, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"{DOC} has {count} places for the table {name!r}; it must have one")
+    return text
+
+
+if __name__ == "__main__":
+    DOC.write_text(replaced(DOC.read_text(encoding="utf-8"), "--speed" in sys.argv[1:]), encoding="utf-8")
