@@ -26,7 +26,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,13 @@ def _shipped_requests() -> dict[str, nvrtc.Request]:
 
     variants = json.loads((SHIPPED / "variants.json").read_text())
     shape = ConvShape(n=1, c=1, h=3, w=3, k=1, r=3, s=3)  # any shape: kernels take theirs at run time
-    programs = [kernels[name].program(shape, **t) for name in kernels for t in [{}, *variants.get(name, [])]]
+    programs = []
+    for name in kernels:
+        for values in [{}, *variants.get(name, [])]:
+            tunables = {tunable: value for tunable, value in values.items() if tunable != "TIMELINE"}
+            program = kernels[name].program(shape, **tunables)
+            stamps = {"TIMELINE": values["TIMELINE"]} if "TIMELINE" in values else {}  # a switch of common.cuh
+            programs.append(replace(program, defines={**program.defines, **stamps}))
     orders, how = {"row": texture_probes.places("row", 16, 16)}, {"blocks": 1, "threads": 32, "steps": 4}
     for windows in variants.get("texture_probe", []):
         programs.append(texture_probes.program("border", orders, (16, 16), **how, **windows))

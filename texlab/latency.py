@@ -97,6 +97,7 @@ def operations(run: Any, text: str, steps: int, costs: Costs = COSTS) -> list[li
     warps = int(trace.warp[rows].max()) + 1
     static = np.unique([i.pc for i in trace.instructions if i.entry == entry])
     clock = run.outputs["timeline"].reshape(warps, steps + 1, 4)
+    cost = _costs(trace, rows)
     out = []
     for warp in range(warps):
         ops, pending, last_pc, last_clock = [], [], None, None
@@ -118,7 +119,7 @@ def operations(run: Any, text: str, steps: int, costs: Costs = COSTS) -> list[li
                 pending, last_clock = [], now
                 ops.append(Op("stamp", event=event, step=step))
             else:
-                pending.append(_op(trace, int(r), ins, latency))
+                pending.append(_op(int(r), ins, float(cost[r]), latency))
         out.append(ops)
     return out
 
@@ -137,14 +138,22 @@ def _latency(trace: Any, row: int, seen: set[int], costs: Costs) -> int:
     return costs.dram if new else costs.l1
 
 
-def _op(trace: Any, row: int, ins: Any, latency: dict[int, int]) -> Op:
-    address, mask = trace.address[row : row + 1], trace.mask[row : row + 1]
+def _costs(trace: Any, rows: np.ndarray) -> np.ndarray:
+    """Sectors (global memory) or wavefronts (shared) of the rows, at their places in the trace."""
+    out = np.zeros(len(trace))
+    for i in np.unique(trace.instruction[rows]):
+        at, ins = rows[trace.instruction[rows] == i], trace.instructions[i]
+        rule = {"global": rules.sectors, "shared": rules.wavefronts}.get(ins.space)
+        if rule is not None:
+            out[at] = rule(trace.address[at], trace.mask[at], ins.width)
+    return out
+
+
+def _op(row: int, ins: Any, cost: float, latency: dict[int, int]) -> Op:
+    copies = ins.opcode.startswith("cp.async")
     if ins.space == "global":
-        kind = "copy" if ins.opcode.startswith("cp.async") else "load"
-        cost = float(rules.sectors(address, mask, ins.width)[0])
-        return Op(kind, cost=cost, latency=latency[row], row=row)
-    kind = "landing" if ins.opcode.startswith("cp.async") else "store" if ins.kind == "store" else "read"
-    return Op(kind, cost=float(rules.wavefronts(address, mask, ins.width)[0]), row=row)
+        return Op("copy" if copies else "load", cost=cost, latency=latency[row], row=row)
+    return Op("landing" if copies else "store" if ins.kind == "store" else "read", cost=cost, row=row)
 
 
 def _barrier(bars: np.ndarray, static: np.ndarray, before: int, after: int) -> bool:

@@ -1,6 +1,7 @@
 """Explorers for notebooks: a picture of what a kernel does, with controls. They need ipywidgets and anywidget.
 
-``pipeline()`` when tiles are loaded and used; ``fragments()`` which lane holds which matrix element, ``precision()`` error against time;
+``pipeline()`` when tiles are loaded and used; ``fragments()`` which lane holds which matrix element; ``precision()`` error
+against time;
 ``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``texture()`` a warp's
 fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
 judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
