@@ -209,7 +209,7 @@ class PipelineExplorer(Explorer):
         text = f"<b>Right:</b> equals the float64 oracle. {escape(look.summary())} {fits}"
         many = look.stamps.shape[0]
         if many > 1:
-            text += f" With {many} blocks the multiprocessor finishes a step every {look.per_step / many:,.0f} cycles."
+            text += f" With {many} blocks the multiprocessor gets a tile done every {look.per_tile:,.0f} cycles."
         if left_out != "nothing" and not result.left_out:
             text = (
                 "<b>There is no such wait in this kernel's source.</b> It loads into registers, and the hardware itself waits "
