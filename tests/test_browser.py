@@ -184,6 +184,26 @@ def texture_story(lab: Lab) -> None:
     playwright.expect(lab.page.get_by_text("hit rates within 5 percentage points").first).to_be_attached()
 
 
+def pipeline_story(lab: Lab) -> None:
+    """The pipeline explorer: more stages redraw the picture; without its wait the kernel is stopped, and the race named."""
+    wait = lab.page.get_by_role("button", name="the wait", exact=True)
+    output = lab.page.locator(".jp-OutputArea-output").filter(has=wait)
+    player = output.locator(".tlp")
+    check_player(lab, player, "04_double_buffering_explorer")
+    ring = lab.pixels(player)
+    output.get_by_role("button", name=re.compile("^05")).click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("im2win_zigzag"))
+    assert changed(ring, lab.pixels(player)) > 0.01
+    output.get_by_role("button", name=re.compile("^09")).click()
+    playwright.expect(player).to_have_attribute("aria-label", re.compile("im2win_pipeline"))
+    wait.click()
+    playwright.expect(output.get_by_text("is still being filled by cp.async").first).to_be_visible()
+    playwright.expect(player).to_have_class(re.compile("tlp-stale"))
+    output.get_by_role("button", name="nothing", exact=True).click()
+    playwright.expect(output.get_by_text("equals the float64 oracle").first).to_be_visible()
+    playwright.expect(output.get_by_text("Stamping changed the time").first).to_be_attached()
+
+
 def tensor_story(lab: Lab) -> None:
     """The fragment explorer follows its menu; the precision explorer a number typed and another kind of inputs."""
     player = lab.player()
@@ -205,6 +225,7 @@ STORIES = {
     "01_im2win_layout": layout_story,
     "02_zigzag": bank_story,
     "03_texture_cache": texture_story,
+    "04_double_buffering": pipeline_story,
     "05_tensor_cores": tensor_story,
 }
 

@@ -107,6 +107,18 @@ class Timeline:
         return float(waits[known].mean()) if known.any() else 0.0
 
     @property
+    def issuing(self) -> float:
+        """Cycles a warp spends on a tile's load instructions, on average; 0 for a kernel that does not stamp ISSUED."""
+        spans = _length(self.issues[..., 0], self.issues[..., 1])
+        return float(spans.sum() / max(np.count_nonzero(spans), 1))
+
+    @property
+    def multiplying(self) -> float:
+        """Cycles a warp takes to multiply a tile, on average, its scheduler's turns for other warps included."""
+        spans = _length(self.multiplies[..., 0], self.multiplies[..., 1])
+        return float(spans.sum() / max(np.count_nonzero(spans), 1))
+
+    @property
     def per_step(self) -> float:
         """Cycles from one tile's arrival to the next, on average: what a step takes a warp."""
         return float(np.nanmean(np.diff(self.arrive, axis=-1))) if self.arrive.shape[-1] > 1 else float("nan")
