@@ -128,7 +128,7 @@ def test_play_by_hand():
         Op("work", issue=9),
         Op("stamp", event=Event.CONSUME),
     ]
-    s = latency.play([ops, ops], steps=1, costs=costs)[0, :, 0]
+    s = latency.play([ops, ops], steps=1, costs=costs)[0][0, :, 0]
     # warp 1's sectors follow warp 0's: 1 + 4/2 + 4/2 + 100, then its store is issued, and both pass the barrier
     assert (s[:, Event.ISSUE] == 0).all() and (s[:, Event.ARRIVE] == 106).all()
     # the store holds shared memory until 108: the first read 108 + 20, the second two wavefronts later

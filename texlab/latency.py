@@ -66,6 +66,19 @@ class Op:
     latency: int = 0
     event: int = 0
     step: int = 0
+    row: int = -1  # of the trace
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When one access of the first block happened: the ``row`` of the trace, the ``kind`` of Op, the ``tile`` whose loads the
+    warp had begun last, from when to when (cp.async: until it has landed)."""
+
+    row: int
+    kind: str
+    tile: int
+    begin: float
+    end: float
 
 
 def operations(run: Any, text: str, steps: int, costs: Costs = COSTS) -> list[list[Op]]:
@@ -84,6 +97,7 @@ def operations(run: Any, text: str, steps: int, costs: Costs = COSTS) -> list[li
     warps = int(trace.warp[rows].max()) + 1
     static = np.unique([i.pc for i in trace.instructions if i.entry == entry])
     clock = run.outputs["timeline"].reshape(warps, steps + 1, 4)
+    cost = _costs(trace, rows)
     out = []
     for warp in range(warps):
         ops, pending, last_pc, last_clock = [], [], None, None
@@ -105,7 +119,7 @@ def operations(run: Any, text: str, steps: int, costs: Costs = COSTS) -> list[li
                 pending, last_clock = [], now
                 ops.append(Op("stamp", event=event, step=step))
             else:
-                pending.append(_op(trace, int(r), ins, latency))
+                pending.append(_op(int(r), ins, float(cost[r]), latency))
         out.append(ops)
     return out
 
@@ -124,13 +138,22 @@ def _latency(trace: Any, row: int, seen: set[int], costs: Costs) -> int:
     return costs.dram if new else costs.l1
 
 
-def _op(trace: Any, row: int, ins: Any, latency: dict[int, int]) -> Op:
-    address, mask = trace.address[row : row + 1], trace.mask[row : row + 1]
+def _costs(trace: Any, rows: np.ndarray) -> np.ndarray:
+    """Sectors (global memory) or wavefronts (shared) of the rows, at their places in the trace."""
+    out = np.zeros(len(trace))
+    for i in np.unique(trace.instruction[rows]):
+        at, ins = rows[trace.instruction[rows] == i], trace.instructions[i]
+        rule = {"global": rules.sectors, "shared": rules.wavefronts}.get(ins.space)
+        if rule is not None:
+            out[at] = rule(trace.address[at], trace.mask[at], ins.width)
+    return out
+
+
+def _op(row: int, ins: Any, cost: float, latency: dict[int, int]) -> Op:
+    copies = ins.opcode.startswith("cp.async")
     if ins.space == "global":
-        kind = "copy" if ins.opcode.startswith("cp.async") else "load"
-        return Op(kind, cost=float(rules.sectors(address, mask, ins.width)[0]), latency=latency[row])
-    kind = "landing" if ins.opcode.startswith("cp.async") else "store" if ins.kind == "store" else "read"
-    return Op(kind, cost=float(rules.wavefronts(address, mask, ins.width)[0]))
+        return Op("copy" if copies else "load", cost=cost, latency=latency[row], row=row)
+    return Op("landing" if copies else "store" if ins.kind == "store" else "read", cost=cost, row=row)
 
 
 def _barrier(bars: np.ndarray, static: np.ndarray, before: int, after: int) -> bool:
@@ -162,19 +185,22 @@ def _spread(ops: list[Op], instructions: int) -> list[Op]:
     return out
 
 
-def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = COSTS) -> np.ndarray:
-    """When each stamp falls, in cycles: float (blocks, warps, steps, 4), NaN where there is none.
+def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = COSTS) -> tuple[np.ndarray, list[Moment]]:
+    """When each stamp falls, in cycles: float (blocks, warps, steps, 4), NaN where there is none; and when each access of
+    the first block to shared memory does.
 
     ``resident``: equal blocks that share the multiprocessor; each starts a little after the one before, as blocks do that
     came when others ended.
     """
     count = len(warps)
     out = np.full((resident, count, steps, 4), np.nan)
+    moments: list[Moment] = []
     scheduler, shared, memory = np.zeros(SCHEDULERS), 0.0, 0.0
     arrived: list[list[tuple[float, int]]] = [[] for _ in range(resident)]
     loads = np.zeros((resident, count))  # when the loads that a warp has under way are all there
     copies: dict[tuple[int, int], float] = {}  # (block, tile) -> when its copies have all landed
     filling = np.full((resident, count), -1)  # the tile whose loads a warp issues
+    lands = np.zeros((resident, count))  # when the copy begun last will have landed
     fresh = np.zeros((resident, count), bool)
     offset = costs.dram * 1.5 / resident
     queue = [(b * offset, b, w, 0) for b in range(resident) for w in range(count)]
@@ -209,6 +235,8 @@ def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = CO
             continue
         if op.kind == "landing":
             shared = max(now, shared) + op.cost
+            if b == 0:
+                moments.append(Moment(op.row, "copy", int(filling[b, w]), now, lands[b, w]))
             heapq.heappush(queue, (now, b, w, i + 1))
             continue
         s = w % SCHEDULERS
@@ -223,12 +251,15 @@ def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = CO
                 loads[b, w] = max(loads[b, w], memory + op.latency)
             else:
                 tile = (b, int(filling[b, w]))
-                copies[tile] = max(copies.get(tile, 0.0), memory + op.latency)
+                lands[b, w] = memory + op.latency  # its other half, in shared memory, is the op that follows
+                copies[tile] = max(copies.get(tile, 0.0), lands[b, w])
         elif op.kind in ("store", "read"):
             begin = max(now, shared)
             shared = begin + op.cost
             if op.kind == "read":
                 now = max(now, begin + (costs.shared if fresh[b, w] else 0.0))
                 fresh[b, w] = False
+            if b == 0:
+                moments.append(Moment(op.row, op.kind, int(filling[b, w]), begin, shared))
         heapq.heappush(queue, (now, b, w, i + 1))
-    return out
+    return out, moments

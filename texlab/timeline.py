@@ -15,7 +15,7 @@ import numpy as np
 
 from texlab import compiler, gpu, latency
 from texlab.latency import Event
-from texlab.program import Buffer, Program
+from texlab.program import Buffer, Program, Run
 from texlab.program import device_function as device_of
 from texlab.results import Result, load_results, title
 
@@ -259,11 +259,18 @@ def timeline(
 def _model(program: Program, arrays: Mapping[str, Any], steps: int, block: int, resident: int) -> Timeline:
     if resident < 1:
         raise ValueError(f"timeline: resident={resident}: at least one block runs on the multiprocessor")
-    marked = stamped(program, block, 1, steps)
-    run = marked.run(device="sim", trace=[block], blocks=[block], **arrays)
-    operations = latency.operations(run, compiler.ptx(marked, run.arch), steps)
-    stamps = _trimmed(latency.play(operations, steps, resident))
-    return Timeline(_name(program), stamps, tuple(range(block, block + resident)), 0, "modelled", LABELS["modelled"])
+    run = stamped(program, block, 1, steps).run(device="sim", trace=[block], blocks=[block], **arrays)
+    return modelled(run, _name(program), block, resident)[0]
+
+
+def modelled(run: Run, name: str, block: int = 0, resident: int = 1) -> tuple[Timeline, list[latency.Moment]]:
+    """The modelled Timeline of a simulated run of a stamped Program with the rows of one block, and when each of the block's
+    accesses to shared memory falls, in the same cycles."""
+    steps = run.program.buffer("timeline").shape[2] - 1
+    operations = latency.operations(run, compiler.ptx(run.program, run.arch), steps)
+    stamps, moments = latency.play(operations, steps, resident)
+    blocks = tuple(range(block, block + resident))
+    return Timeline(name, _trimmed(stamps), blocks, 0, "modelled", LABELS["modelled"]), moments
 
 
 def _measure(program: Program, arrays: Mapping[str, Any], steps: int, block: int | None) -> Timeline:
