@@ -112,7 +112,7 @@ def test_other_blocks_hide_latency_too():
     """With more blocks a step takes each longer, but the multiprocessor less."""
     alone, shared = look("im2win_zigzag"), look("im2win_zigzag", resident=3)
     assert shared.stamps.shape[0] == 3 and shared.blocks == (0, 1, 2)
-    assert shared.per_step / 3 < 0.8 * alone.per_step
+    assert shared.per_step > alone.per_step and shared.per_tile < 0.7 * alone.per_tile
 
 
 def test_play_by_hand():

@@ -102,7 +102,8 @@ def factors(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             names = ("registers", "shared_bytes", "resident_blocks", "occupancy", "limited_by")
             entry |= {name: first[name] for name in names if name in first}
             for name in ("kernel_tflops", "kernel_gbps"):
-                entry[name] = sum(row[name] for row in mine.values()) / len(mine)
+                values = [row[name] for row in mine.values() if name in row]
+                entry |= {name: sum(values) / len(values)} if values else {}
             entry["layers"] = len(mine)
         if step.after and mine:
             before = {key[1:]: row for key, row in timed.items() if key[0] == by_name[step.after].title}

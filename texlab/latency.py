@@ -20,6 +20,7 @@ The rules, for each warp, in program order:
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -203,10 +204,16 @@ def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = CO
     lands = np.zeros((resident, count))  # when the copy begun last will have landed
     fresh = np.zeros((resident, count), bool)
     offset = costs.dram * 1.5 / resident
-    queue = [(b * offset, b, w, 0) for b in range(resident) for w in range(count)]
-    heapq.heapify(queue)
+    queue: list[tuple[float, int, int, int, int]] = []
+    turn = itertools.count()  # of two that are ready at one time, the one that has waited longer goes first
+
+    def push(time: float, b: int, w: int, i: int) -> None:
+        heapq.heappush(queue, (time, next(turn), b, w, i))
+
+    for b, w in itertools.product(range(resident), range(count)):
+        push(b * offset, b, w, 0)
     while queue:
-        now, b, w, i = heapq.heappop(queue)
+        now, _, b, w, i = heapq.heappop(queue)
         if i == len(warps[w]):
             continue
         op = warps[w][i]
@@ -215,34 +222,34 @@ def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = CO
             if len(arrived[b]) == count:
                 now = max(t for t, *_ in arrived[b])
                 for _, other, at in arrived[b]:
-                    heapq.heappush(queue, (now, b, other, at + 1))
+                    push(now, b, other, at + 1)
                 arrived[b] = []
             continue
         if op.kind == "stamp":
             if op.event == Event.ARRIVE:
                 landed = copies.get((b, op.step), 0.0)
                 if landed > now:  # come back then: others go on meanwhile
-                    heapq.heappush(queue, (landed, b, w, i))
+                    push(landed, b, w, i)
                     continue
                 fresh[b, w] = True
             elif op.event == Event.ISSUE:
                 filling[b, w] = op.step
             out[b, w, op.step, op.event] = now
-            heapq.heappush(queue, (now, b, w, i + 1))
+            push(now, b, w, i + 1)
             continue
         if op.kind == "store" and loads[b, w] > now:
-            heapq.heappush(queue, (loads[b, w], b, w, i))
+            push(loads[b, w], b, w, i)
             continue
         if op.kind == "landing":
             shared = max(now, shared) + op.cost
             if b == 0:
                 moments.append(Moment(op.row, "copy", int(filling[b, w]), now, lands[b, w]))
-            heapq.heappush(queue, (now, b, w, i + 1))
+            push(now, b, w, i + 1)
             continue
         s = w % SCHEDULERS
         start = max(now, scheduler[s])
         if start > now + 1 and op.issue:  # its scheduler is busy: let earlier ones go first
-            heapq.heappush(queue, (start, b, w, i))
+            push(start, b, w, i)
             continue
         now = scheduler[s] = start + op.issue
         if op.kind in ("load", "copy"):
@@ -261,5 +268,5 @@ def play(warps: list[list[Op]], steps: int, resident: int = 1, costs: Costs = CO
                 fresh[b, w] = False
             if b == 0:
                 moments.append(Moment(op.row, op.kind, int(filling[b, w]), begin, shared))
-        heapq.heappush(queue, (now, b, w, i + 1))
+        push(now, b, w, i + 1)
     return out, moments

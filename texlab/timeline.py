@@ -112,6 +112,13 @@ class Timeline:
         return float(np.nanmean(np.diff(self.arrive, axis=-1))) if self.arrive.shape[-1] > 1 else float("nan")
 
     @property
+    def per_tile(self) -> float:
+        """Cycles in which the multiprocessor gets a tile of one block done: from the first stamp to the last, over all tiles
+        of all blocks in ``stamps``. For modelled timelines, which hold all that runs."""
+        done = self.stamps[:, 0, :, Event.CONSUME]
+        return float((np.nanmax(self.stamps) - np.nanmin(self.stamps)) / np.count_nonzero(~np.isnan(done)))
+
+    @property
     def overhead(self) -> float | None:
         """How much longer the Program takes with stamps (0.02: two per cent); None where no GPU measured it."""
         return None if self.ms is None or self.ms_stamped is None else self.ms_stamped / self.ms - 1

@@ -1,7 +1,7 @@
 """Explorers for notebooks: a picture of what a kernel does, with controls. They need ipywidgets and anywidget.
 
-``pipeline()`` when tiles are loaded and used; ``fragments()`` which lane holds which matrix element; ``precision()`` error
-against time;
+``pipeline()`` when tiles are loaded and used, ``measured_timeline()`` the same on a GPU; ``fragments()`` which lane holds
+which matrix element; ``precision()`` error against time;
 ``layout()`` window by window through the layouts, ``banks()`` a warp's shared-memory accesses, ``texture()`` a warp's
 fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
 judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
@@ -14,7 +14,7 @@ from texlab.explore.banks import banks
 from texlab.explore.costs import listing, measured
 from texlab.explore.fragments import fragments
 from texlab.explore.layout import check_layout, layout
-from texlab.explore.pipeline import pipeline
+from texlab.explore.pipeline import measured_timeline, pipeline
 from texlab.explore.precisions import precision
 from texlab.explore.predict import predict
 from texlab.explore.texture import texture
@@ -30,6 +30,7 @@ __all__ = [
     "layout",
     "listing",
     "measured",
+    "measured_timeline",
     "pipeline",
     "precision",
     "predict",

@@ -209,7 +209,7 @@ class PipelineExplorer(Explorer):
         text = f"<b>Right:</b> equals the float64 oracle. {escape(look.summary())} {fits}"
         many = look.stamps.shape[0]
         if many > 1:
-            text += f" With {many} blocks the multiprocessor finishes a step every {look.per_step / many:,.0f} cycles."
+            text += f" With {many} blocks the multiprocessor gets a tile done every {look.per_tile:,.0f} cycles."
         if left_out != "nothing" and not result.left_out:
             text = (
                 "<b>There is no such wait in this kernel's source.</b> It loads into registers, and the hardware itself waits "
@@ -241,22 +241,25 @@ class PipelineExplorer(Explorer):
 
 
 # what was measured --------------------------------------------------------------------------------------------------
-def measured_chart(result: Study, shape: ConvShape) -> str:
-    """HTML: the Gantt chart of this GPU or the recorded one, or why there is none."""
+def measured_timeline(kernel: str, layer: str | ConvShape = ablation.LAYER, **tunables: int) -> Timeline:
+    """The kernel's timeline on a layer: measured where there is a GPU (batch LIVE_N), else the recorded one, which its
+    label says. Raises FileNotFoundError if there is neither."""
     if gpu.available():
-        whole = shape.with_(n=LIVE_N)
-        program = kernels[result.kernel].program(whole, **result.tunables)
+        whole = (LAYERS[layer] if isinstance(layer, str) else layer).with_(n=LIVE_N)
         rng = np.random.default_rng(0)
         x, w = (rng.standard_normal(s, "f4") for s in (whole.x_shape, whole.w_shape))
-        look = timeline(program, device="gpu", x=x, w=w)
-    else:
-        wanted = dict(result.tunables)
-        if result.kernel == "im2win_pipeline":
-            wanted.setdefault("STAGES", kernels[result.kernel].tunables["STAGES"].default)
-        try:
-            look = recorded(result.kernel, **wanted)
-        except FileNotFoundError as error:
-            return note(f"No measured timeline here: {escape(str(error))}", NEUTRAL)
+        return timeline(kernels[kernel].program(whole, **tunables), device="gpu", x=x, w=w)
+    if kernel == "im2win_pipeline":  # recorded with its STAGES always named
+        tunables = {"STAGES": kernels[kernel].tunables["STAGES"].default} | tunables
+    return recorded(kernel, **tunables)
+
+
+def measured_chart(result: Study, shape: ConvShape) -> str:
+    """HTML: the Gantt chart of this GPU or the recorded one, or why there is none."""
+    try:
+        look = measured_timeline(result.kernel, shape, **result.tunables)
+    except FileNotFoundError as error:
+        return note(f"No measured timeline here: {escape(str(error))}", NEUTRAL)
     image = base64.b64encode(look.chart(steps=6, warps=2)._repr_png_()).decode()
     return (
         f"<div style='max-width:860px'><img style='max-width:100%' src='data:image/png;base64,{image}' "
