@@ -30,10 +30,12 @@ format: .venv/test
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-# On a machine with a GPU; the second line needs Nsight Compute.
+# On a machine with a GPU; `record counters` needs Nsight Compute.
 record: .venv/lab
 	.venv/bin/python -m texlab.bench record ladder
 	.venv/bin/python -m texlab.bench record counters
+	.venv/bin/python -m texlab.bench record pipeline
+	.venv/bin/python -m texlab.bench record timeline
 	.venv/bin/python tools/ladder_table.py
 
 .venv/pyvenv.cfg:
