@@ -221,7 +221,7 @@ def to_integer(x, rounding, kind):
     info = np.iinfo(kind)
     inside = (x >= float(info.min)) & (x < 2.0 ** (8 * kind.itemsize - (kind.kind == "i")))
     out = np.where(inside, x, 0.0).astype(kind)
-    out = np.where(inside, out, np.where(x < 0, info.min, info.max).astype(kind))
+    out = np.where(inside, out, np.where(x < 0, kind.type(info.min), kind.type(info.max)))
     return np.where(np.isnan(x), odd.astype(kind), out)[()]
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from texlab.precision import encode
 from texlab.sim.ops import EMITTERS, Unsupported, emitter, kind_of
+from texlab.sim.packed import emit_pack
 from texlab.sim.ptx import TYPES
 from texlab.sim.variants import NOTHING
 
@@ -29,10 +30,18 @@ def _not(g, ins):
 
 @emitter("lop3")
 def _lop3(g, ins):
-    if len(ins.args) != 5 or "BoolOp" in ins.parts:
+    if len(ins.args) != (5 if len(ins.parts) == 2 else 6):
         raise Unsupported
     a, b, c = (g.temporary(g.use(x, "u4")) for x in ins.args[1:4])
-    g.define(ins.args[0], "u4", f"logic3({a}, {b}, {c}, {int(ins.args[4], 0)})")
+    result = f"logic3({a}, {b}, {c}, {int(ins.args[4], 0)})"
+    if len(ins.parts) == 2:
+        return g.define(ins.args[0], "u4", result)
+    target, _, predicate = ins.args[0].partition("|")
+    result, other = g.temporary(result), ins.args[5]
+    other = f"(~{g.use(other[1:], '?')})" if other[0] == "!" else g.use(other, "?")
+    flag = g.temporary(f"({result} != 0) {'&' if ins.parts[1] == 'and' else '|'} {other}")
+    g.define(target, "u4", result)
+    g.define(predicate, "?", flag)
 
 
 @emitter("shl", "shr")
@@ -88,9 +97,9 @@ def _brev(g, ins):
 
 @emitter("prmt")
 def _prmt(g, ins):
-    if len(ins.parts) > 2:
-        raise Unsupported
     a, b, c = (g.use(x, "u4") for x in ins.args[1:])
+    if len(ins.parts) > 2:
+        c = f"byte_selector({ins.parts[2]!r}, {c})"
     g.define(ins.args[0], "u4", f"permute_bytes({a}, {b}, {c})")
 
 
@@ -196,6 +205,8 @@ def _slct(g, ins):
 # conversions and addresses ------------------------------------------------------------------------------------------
 @emitter("cvt")
 def _cvt(g, ins):
+    if ins.parts[1] == "pack":
+        return emit_pack(g, ins)
     names = [p for p in ins.parts if p in TYPES]
     if len(names) != 2 or len(ins.args) != 2 or names[0][-2:] == "x2":
         return _pack_halves(g, ins)

@@ -27,6 +27,7 @@ from texlab.sim import (
     halves,
     mbarrier,
     memory,
+    packed,
     rounding,
     tensorcores,
     textures,
@@ -73,8 +74,8 @@ _UFUNCS = dict(
 )
 _UFUNCS |= dict(log2="log2", sin="sin", cos="cos", tanh="tanh", copysign="copysign", isfinite="isfinite", isinf="isinf")
 _UFUNCS |= dict(isnan="isnan", finfo="finfo", rni="rint", rzi="trunc", rmi="floor", rpi="ceil")
-_HELPERS = {**vars(arith), **vars(rounding)}
-#: What generated code can name: types, NumPy's functions as np_..., and the functions of arith and rounding.
+_HELPERS = {**vars(arith), **vars(rounding), **vars(packed)}
+#: What generated code can name: types, NumPy's functions as np_..., and the functions of arith, rounding and packed.
 _NAMES = {
     **{t: np.dtype(t) for t in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")},
     **{f"np_{n}": getattr(np, f) for n, f in _UFUNCS.items()},
@@ -353,6 +354,8 @@ def compile_kernel(text: str, entry: str, filename: str) -> Kernel:
                 raise Unsupported
             if ins.parts[-1] in halves.KINDS and ins.parts[0] in HALVES:
                 HALVES[ins.parts[0]](g, ins)
+            elif ins.parts[-1] in packed.KINDS:
+                packed.emit_pair(g, ins)
             elif ins.parts[0] in _MEMORY:
                 _MEMORY[ins.parts[0]](g, i, ins, hazards.get(i, memory.NO_HAZARD), grain)
             elif ins.parts[0] in collectives.EMITTERS:

@@ -125,7 +125,7 @@ def operands(ins: Instruction, registers: dict[str, str]) -> tuple[list[str], li
         reads += writes  # where the guard is false the old value stays
     if "cc" in ins.parts:
         writes = [*writes, "%cc"]
-    if head in ("addc", "subc"):
+    if head in ("addc", "subc", "madc"):
         reads.append("%cc")
     return reads, writes
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from texlab.sim.arith import F2, F4, F8, U2, U4
-from texlab.sim.ops import Unsupported, emitter_for_halves
+from texlab.sim.ops import EMITTERS, Unsupported, emitter_for_halves
 from texlab.sim.rounding import round_to_odd
 
 KINDS = ("f16", "f16x2", "bf16", "bf16x2")
@@ -35,9 +35,9 @@ def narrow(x: np.ndarray, kind: str) -> np.ndarray:
     return np.where(np.isnan(x), np.uint16(0x7FFF), out)
 
 
-def _flush(x: np.ndarray) -> np.ndarray:
-    """``.ftz`` of float16."""
-    return np.where(np.abs(x) < 2.0**-14, np.copysign(0.0, x), x)
+def _flush(x: np.ndarray, kind: str) -> np.ndarray:
+    """``.ftz``."""
+    return np.where(np.abs(x) < (2.0**-126 if kind[0] == "b" else 2.0**-14), np.copysign(0.0, x), x)
 
 
 def _sum(p: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -56,20 +56,25 @@ def compute(op: str, kind: str, mods: tuple[str, ...], *operands: Any) -> Any:
     """One arithmetic instruction on 16-bit floats (``kind``) held as u2, or as u4 where packed in pairs."""
     shape = np.broadcast_shapes(*(np.shape(v) for v in operands))
     bits = [np.ascontiguousarray(np.broadcast_to(v, shape or (1,))).view(U2) for v in operands]
+    if "xorsign" in mods:  # of the magnitudes, with the sign of the product
+        sign = (bits[0] ^ bits[1]) & np.uint16(0x8000)
+        bits = [b & np.uint16(0x7FFF) for b in bits]
     if op in ("neg", "abs"):
         out = bits[0] ^ np.uint16(0x8000) if op == "neg" else bits[0] & np.uint16(0x7FFF)
         if "ftz" in mods:
-            out = narrow(_flush(widen(out, kind)), kind)
+            out = narrow(_flush(widen(out, kind), kind), kind)
     else:
         x = [widen(b, kind) for b in bits]
         if "ftz" in mods:
-            x = [_flush(v) for v in x]
+            x = [_flush(v, kind) for v in x]
         if op in ("add", "sub"):
             y = _sum(x[0], x[1] if op == "add" else -x[1])
         elif op == "mul":
             y = x[0] * x[1]
         elif op == "fma":
             y = _sum(x[0] * x[1], x[2])
+        elif op in ("ex2", "tanh"):
+            y = (np.exp2 if op == "ex2" else np.tanh)(x[0])
         else:
             y = _least(x[0], x[1], "NaN" in mods, op == "max")
         if "sat" in mods:
@@ -78,7 +83,9 @@ def compute(op: str, kind: str, mods: tuple[str, ...], *operands: Any) -> Any:
             y = np.where(y <= 0, 0.0, y)
         out = narrow(y, kind)
         if "ftz" in mods:
-            out = narrow(_flush(widen(out, kind)), kind)
+            out = narrow(_flush(widen(out, kind), kind), kind)
+    if "xorsign" in mods:
+        out = np.where(out == 0x7FFF, out, out | sign)
     out = out.view(U4 if kind.endswith("x2") else U2)
     return out if shape else out[0]
 
@@ -88,7 +95,7 @@ def compare(kind: str, test: str, ftz: bool, a: Any, b: Any) -> tuple[Any, Any]:
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
     x, y = (widen(np.ascontiguousarray(np.broadcast_to(v, shape or (1,))).view(U2), kind) for v in (a, b))
     if ftz:
-        x, y = _flush(x), _flush(y)
+        x, y = _flush(x, kind), _flush(y, kind)
     unordered = np.isnan(x) | np.isnan(y)
     if test in ("num", "nan"):
         out = unordered if test == "nan" else ~unordered
@@ -103,10 +110,10 @@ def compare(kind: str, test: str, ftz: bool, a: Any, b: Any) -> tuple[Any, Any]:
     return (low, high) if shape else (low[0], high[0])
 
 
-@emitter_for_halves("add", "sub", "mul", "fma", "min", "max", "neg", "abs")
+@emitter_for_halves("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh")
 def _arithmetic(g: Any, ins: Any) -> None:
     kind = ins.parts[-1]
-    mods = tuple(m for m in ("ftz", "sat", "relu", "NaN") if m in ins.parts)
+    mods = tuple(m for m in ("ftz", "sat", "relu", "NaN", "xorsign") if m in ins.parts)
     t = "u4" if kind.endswith("x2") else "u2"
     values = ", ".join(g.use(a, t) for a in ins.args[1:])
     g.namespace["half"] = compute
@@ -128,3 +135,23 @@ def _setp(g: Any, ins: Any) -> None:
     g.define(first, "?", "t0")
     if second:
         g.define(second, "?", "t1")
+
+
+def chosen(kind: str, low: Any, high: Any) -> Any:
+    """1 where a comparison holds, 0 elsewhere, as 16-bit floats of ``kind``."""
+    one = np.uint16(0x3F80 if kind[0] == "b" else 0x3C00)
+    out = np.where(low, one, np.uint16(0)).astype(U4)
+    return (out | np.where(high, one, np.uint16(0)).astype(U4) << np.uint32(16))[()]
+
+
+@emitter_for_halves("set")
+def _set(g: Any, ins: Any) -> None:
+    kind = ins.parts[-1]
+    if kind == "f16":
+        return EMITTERS["set"](g, ins)
+    if not kind.endswith("x2") or ins.parts[-2] != kind or {"and", "or", "xor"} & set(ins.parts):
+        raise Unsupported
+    a, b = (g.use(x, "u4") for x in ins.args[1:3])
+    g.namespace |= {"half_compare": compare, "half_chosen": chosen}
+    comparison = f"half_compare({kind!r}, {ins.parts[1]!r}, {'ftz' in ins.parts}, {a}, {b})"
+    return g.define(ins.args[0], "u4", f"half_chosen({kind!r}, *{comparison})")

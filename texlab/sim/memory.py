@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from texlab.sim import halves
 from texlab.sim.arith import U1, U4, U8
 from texlab.sim.ops import Unsupported
 from texlab.sim.ptx import TYPES, Function, Module, PTXError
@@ -19,7 +20,7 @@ from texlab.sim.ptx import TYPES, Function, Module, PTXError
 REGION = 36  # bits of an address within its buffer's region
 _HALF = 1 << (REGION - 1)
 WINDOWS = {"shared": 1 << 56, "local": 1 << 57}  # where generic addresses of these spaces begin
-_MODULE, _PARAM = 0x50000, 0x70000
+_MODULE, _CODE, _PARAM = 0x50000, 0x60000, 0x70000
 PARAM_BASE = (_PARAM << REGION) + _HALF
 CARRIER = {1: U1, 2: np.dtype("u2"), 4: U4, 8: U8, 16: np.dtype("c16")}
 
@@ -37,6 +38,8 @@ def place(function: Function, module: Module) -> tuple[dict[str, int], int, int]
     for i, v in enumerate(module.variables):
         if v.space in ("global", "const"):
             symbols[v.name] = ((_MODULE + i) << REGION) + _HALF
+    for i, name in enumerate(module.functions):  # a function's address, for calls through a register
+        symbols.setdefault(name, ((_CODE + i) << REGION) + _HALF)
     statics = [v for v in (*module.variables, *function.variables) if v.space == "shared" and v.name in text]
     for v in sorted(statics, key=lambda v: v.size == 0):  # extern arrays begin behind the static ones
         shared = _align(shared, v.align)
@@ -284,14 +287,17 @@ class Access:
 
     # atomics --------------------------------------------------------------------------------------------------------
     def atomic(self, s: Any, L: Any, p: Pointer, op: str, *operands: Any) -> Any:
-        """Read, combine, write, lane after lane where they meet; returns what each lane read."""
+        """Read, combine, write, lane after lane where they meet; returns what each lane read (None for a vector,
+        each of whose elements is combined with an operand of its own)."""
         width, plus = self.width, self.plus
         n = s.active(L)
         if p.parts is not None:
             old = np.zeros(n, self.t)
             for where, part in p.parts:
                 picked = (v if np.ndim(v) == 0 else v[where] for v in operands)
-                old[where] = self.atomic(s, s.subset(L, where), part, op, *picked)
+                got = self.atomic(s, s.subset(L, where), part, op, *picked)
+                if got is not None:
+                    old[where] = got
             return old
         if p.lo + plus < 0 or p.hi + plus + width > s.limit(p) or (p.bits | plus) & (width - 1):
             s.check(self, L, p, width)
@@ -304,23 +310,34 @@ class Access:
             s.check_written(self, L, p, idx)
         array = s.array(p, self.t)
         values = [np.broadcast_to(v, (n,)) for v in operands]
-        order = np.argsort(idx, kind="stable")
-        new_place = np.diff(idx[order], prepend=-1) != 0
-        starts = np.flatnonzero(new_place)
-        rank = np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))
-        old = np.empty(n, self.t)
-        by_rank = order[np.argsort(rank, kind="stable")]
-        for lanes in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
-            at = idx[lanes]
-            before = array[at]
-            old[lanes] = before
-            array[at] = _combine(op, before, *(v[lanes] for v in values)).astype(self.t)
-        return old
+        if self.count > 1:
+            for k, v in enumerate(values):
+                _in_turn(array, self.count * idx + k, op, [v], n)
+            return None
+        return _in_turn(array, idx, op, values, n)
+
+
+def _in_turn(array: np.ndarray, idx: np.ndarray, op: str, values: list[Any], n: int) -> np.ndarray:
+    """Combine ``array[idx]`` with the values, lane after lane where they meet; returns what each lane read."""
+    order = np.argsort(idx, kind="stable")
+    new_place = np.diff(idx[order], prepend=-1) != 0
+    starts = np.flatnonzero(new_place)
+    rank = np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))
+    old = np.empty(n, array.dtype)
+    by_rank = order[np.argsort(rank, kind="stable")]
+    for lanes in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
+        at = idx[lanes]
+        before = array[at]
+        old[lanes] = before
+        array[at] = _combine(op, before, *(v[lanes] for v in values)).astype(array.dtype)
+    return old
 
 
 def _combine(op: str, old: Any, a: Any, b: Any = None) -> Any:
     if op == "add":
         return old + a
+    if op in halves.KINDS:
+        return halves.compute("add", op, (), old, a)
     if op in ("min", "max"):
         return np.minimum(old, a) if op == "min" else np.maximum(old, a)
     if op == "exch":
@@ -395,11 +412,18 @@ def _atom(g, i, ins, hazard, grain):
     returns = ins.parts[0] == "atom"
     args = ins.args if returns else ["_", *ins.args]
     op = next((p for p in ins.parts[1:] if p in _ATOMICS), None)
-    if op is None or ins.parts[-1] in ("f16x2", "bf16x2", "bf16") or args[2][0] == "{":
+    kind = ins.parts[-1]
+    values = _items(args[2]) + args[3:4]
+    vector = args[2][0] == "{"
+    if op is None or (vector and (returns or op != "add" or kind[-3:] != "f32")):
         raise Unsupported
+    if kind in halves.KINDS and kind != "f16":  # which NumPy knows
+        if op != "add":
+            raise Unsupported
+        op = kind
     name, pointer = _access(g, i, ins, args[1], hazard, grain, "atomic")
-    t = TYPES[ins.parts[-1]]
-    values = ", ".join(g.use(v, t) for v in args[2:4])
+    t = TYPES[kind]
+    values = ", ".join(g.use(v, t) for v in values)
     g.define(args[0], t, f"{name}(S, L, {pointer}, {op!r}, {values})") if args[0] != "_" else g.emit(
         f"{name}(S, L, {pointer}, {op!r}, {values})"
     )

@@ -105,10 +105,11 @@ def _addc(g, ins):
     _carry(g, ins, kind_of(ins), with_carry=True)
 
 
-def _carry(g, ins, t, with_carry):
-    """32- or 64-bit addition with the carry flag in the predicate register %cc (a borrow for subtraction)."""
+def _carry(g, ins, t, with_carry, terms=None):
+    """32- or 64-bit addition of ``terms`` (by default the operands) with the carry flag in the predicate register %cc (a
+    borrow for subtraction)."""
     t = "u" + t[1]
-    a, b = (g.temporary(v) for v in sources(g, ins, t))
+    a, b = (g.temporary(v) for v in (sources(g, ins, t) if terms is None else terms))
     minus = ins.parts[0].startswith("sub")
     total = g.temporary(f"{a} {'-' if minus else '+'} {b}")
     out = f"({a} < {b})" if minus else f"({total} < {a})"
@@ -142,12 +143,12 @@ def _sad(g, ins):
     g.define(ins.args[0], t, f"select({a} > {b}, {a} - {b}, {b} - {a}) + {g.use(ins.args[3], t)}")
 
 
-@emitter("mul", "mad")
+@emitter("mul", "mad", "madc")
 def _mul(g, ins):
     t, parts = kind_of(ins), ins.parts
     if t[0] == "f":
         return (_fma if parts[0] == "mad" else _fmul)(g, ins)
-    if "sat" in parts:
+    if "sat" in parts and (parts[:2] != ["mad", "hi"] or t != "i4"):
         raise Unsupported
     out = t
     if "wide" in parts:
@@ -163,6 +164,15 @@ def _mul(g, ins):
     else:
         out = "u" + t[1]
         product = f"{g.use(ins.args[1], out)} * {g.use(ins.args[2], out)}"
+    if "cc" in parts or parts[0] == "madc":
+        if "wide" in parts or t[1] not in "48":
+            raise Unsupported
+        out = "u" + t[1]
+        product = product if "lo" in parts else f"({product}).view({out})"
+        return _carry(g, ins, t, parts[0] == "madc", [product, g.use(ins.args[3], out)])
+    if "sat" in parts:
+        total = f"{product}.astype(i8) + {g.use(ins.args[3], t)}.astype(i8)"
+        return g.define(ins.args[0], t, f"clamp_integer({total}, i4)")
     if parts[0] == "mad":
         product = f"{product} + {g.use(ins.args[3], out)}"
     g.define(ins.args[0], out, product)
@@ -212,10 +222,20 @@ def _min(g, ins):
     t, name = kind_of(ins), ins.parts[0]
     if len(ins.args) > 3:
         raise Unsupported
-    a, b = sources(g, ins, t)
+    if (
+        "relu" in ins.parts
+        or (t != "f4" and "xorsign" in ins.parts)
+        or ("abs" in ins.parts) != ("xorsign" in ins.parts)
+    ):
+        raise Unsupported
+    a, b = (g.temporary(v) for v in sources(g, ins, t))
     if t[0] != "f":
         return g.define(ins.args[0], t, f"np_{name}({a}, {b})")
-    _float(g, ins, f"f{name}({g.temporary(a)}, {g.temporary(b)}, {'NaN' in ins.parts})", t)
+    if "xorsign" in ins.parts:  # of the magnitudes, with the sign of the product
+        least = f"f{name}(np_abs({a}), np_abs({b}), {'NaN' in ins.parts})"
+        sign = f"({a}.view(u4) ^ {b}.view(u4)).view(f4)"
+        return _float(g, ins, f"np_copysign({least}, {sign})", t)
+    _float(g, ins, f"f{name}({a}, {b}, {'NaN' in ins.parts})", t)
 
 
 @emitter("abs", "neg")

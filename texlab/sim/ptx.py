@@ -16,7 +16,18 @@ from functools import lru_cache
 TYPES = {
     **dict(u8="u1", s8="i1", b8="u1", u16="u2", s16="i2", b16="u2", f16="f2", u32="u4", s32="i4", b32="u4", f32="f4"),
     **dict(
-        u64="u8", s64="i8", b64="u8", f64="f8", f16x2="u4", bf16="u2", bf16x2="u4", e4m3="u1", e4m3x2="u2", pred="?"
+        u64="u8",
+        s64="i8",
+        b64="u8",
+        f64="f8",
+        f16x2="u4",
+        u16x2="u4",
+        s16x2="u4",
+        bf16="u2",
+        bf16x2="u4",
+        e4m3="u1",
+        e4m3x2="u2",
+        pred="?",
     ),
 }
 
@@ -228,7 +239,7 @@ def _body(text: str, function: Function, module: Module) -> None:
                     _close(function, scopes.pop(), begins.pop())
                 pending = pending[1:].lstrip()
                 continue
-            m = re.match(r"([\w$]+):(?!:)\s*", pending)
+            m = re.match(r"([\w$]+)\s*:(?!:)\s*", pending)
             if m:
                 code.append(_renamed(m[1], scopes, declare=True))
                 pending = pending[m.end() :]
@@ -280,6 +291,8 @@ def _declaration(statement: str, function: Function, registers: dict[str, str], 
         _renamed(m[1], scopes, declare=True)  # a call's argument slot
     elif statement.startswith(".branchtargets"):  # the table whose label stands before it
         function.targets[function.code[-1]] = statement.replace(",", " ").split()[1:]
+    elif statement.startswith(".callprototype"):  # its label stands before it
+        function.code.pop()
     elif not re.match(r"\.(pragma|maxntid|minnctapersm)", statement):
         raise PTXError(f"unknown directive: {statement}")
 
@@ -355,6 +368,8 @@ class _Flattener:
                 ins.guard, ins.negated = "", False
             if parts[0] == "call" and args[0] in self.module.functions:
                 self.call(ins, [rename(a) for a in args[1:]], stack)
+            elif parts[0] == "call" and args[0][0] == "%":
+                self.indirect(ins, [rename(a) for a in args], stack)
             elif parts[:2] == ["brx", "idx"]:
                 self.table(ins, [t + suffix for t in function.targets.get(item.args[1], [])])
             elif parts[:2] in (["ld", "param"], ["st", "param"]) and not self._of_kernel(ins):
@@ -380,6 +395,28 @@ class _Flattener:
             )
             self.flat.code.append(Instruction(p, False, ["bra"], [target], ins.where, ins.text))
         self.flat.code.append(Instruction("", False, ["trap"], [], ins.where, ins.text))  # no such index
+
+    def indirect(self, ins: Instruction, slots: list[str], stack: tuple[str, ...]) -> None:
+        """A call through a register: a comparison with each function whose address is taken somewhere, if it has as many
+        parameters and results."""
+        code, done = self.flat.code, f"$done{len(self.flat.code)}"
+        counts = [len(s.split()) for s in slots[:0:-1]]
+        functions = self.module.functions
+        named = {
+            i.args[-1] for f in functions.values() for i in f.code if not isinstance(i, str) and i.parts[0] == "mov"
+        }
+        for name, callee in functions.items():
+            if name not in named or [len(callee.params), len(callee.results)] != counts or name in stack:
+                continue
+            p, other = f"%call{len(code)}", f"$other{len(code)}"
+            self.flat.registers[p] = "?"
+            code.append(Instruction("", False, ["setp", "ne", "u64"], [p, slots[0], name], ins.where, ins.text))
+            code.append(Instruction(p, False, ["bra"], [other], ins.where, ins.text))
+            self.call(Instruction("", False, ["call"], [name], ins.where, ins.text), slots[1:], stack)
+            code.append(Instruction("", False, ["bra"], [done], ins.where, ins.text))
+            code.append(other)
+        code.append(Instruction("", False, ["call"], [slots[0]], ins.where, ins.text))  # none of them: an error
+        code.append(done)
 
     def call(self, ins: Instruction, slots: list[str], stack: tuple[str, ...]) -> None:
         callee = self.module.functions[ins.args[0]]
