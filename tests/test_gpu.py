@@ -200,14 +200,16 @@ TWICE = """extern "C" __global__ void k(const float* x, float* y, int n) {
 def test_every_kernel_equals_the_simulator(cupy, name):
     program = kernels[name].program(SMALL)
     rng = np.random.default_rng(0)
-    arrays = {b.name: rng.standard_normal(b.shape, dtype="float32") for b in program.inputs}
+    arrays = {b.name: rng.standard_normal(b.shape).astype(b.dtype) for b in program.inputs}
     run = program.run(device="gpu", **arrays)
     want = program.run(device="sim", **arrays)
     assert run.ms > 0
     assert run.arch == f"sm_{cupy.cuda.Device().compute_capability}"
     assert set(run.resources) >= {launch.entry for launch in program.launches}
     for output in want.outputs:
-        np.testing.assert_allclose(run.outputs[output].get(), want.outputs[output], rtol=1e-5, atol=1e-5)
+        got = run.outputs[output].get()
+        tolerance = max(1e-5, np.finfo(got.dtype).eps)
+        np.testing.assert_allclose(got, want.outputs[output], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.gpu

@@ -146,6 +146,7 @@ def test_occupancy_is_the_drivers(name):
     arch = f"sm_{cupy.cuda.Device().compute_capability}"
     launch = program.launches[-1]
     function = gpu._function(compiler.cubin(program, arch), launch.entry, cupy.cuda.Device().id)
+    gpu._allow(cupy, function, launch, cupy.cuda.Device().id)
     ask = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     assert occupancy(program, arch).blocks == ask(function.ptr, launch.threads, launch.shared_bytes)
 

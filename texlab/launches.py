@@ -62,7 +62,8 @@ def encode(tensor: TensorMap, address: int) -> np.ndarray:
         len(tensor.dims),
         address,
         [driver.cuuint64_t(v) for v in tensor.dims],
-        [driver.cuuint64_t(v) for v in tensor.strides],
+        # one dimension has no strides, but the driver refuses a null pointer: this one is not read
+        [driver.cuuint64_t(v) for v in tensor.strides or (16,)],
         [driver.cuuint32_t(v) for v in tensor.box],
         [driver.cuuint32_t(v) for v in tensor.steps],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

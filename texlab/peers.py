@@ -1,8 +1,9 @@
 """What kernels are measured against: cuDNN, and im2col followed by cuBLAS, both through PyTorch.
 
 Each peer gets its best: cuDNN picks its algorithm by timing (``benchmark=True``), im2col tries two ways to build the
-column matrix and keeps the faster. TF32 is off for float32. What a peer allocates beyond its output counts. In float16 and
-bfloat16 the arrays are of that type; "cudnn_nhwc" has them with channels innermost (PyTorch's ``channels_last``).
+column matrix and keeps the faster; "unfold+cublas" builds it as PyTorch itself does (``unfold``). TF32 is off for float32.
+What a peer allocates beyond its output counts. In float16 and bfloat16 the arrays are of that type; "cudnn_nhwc" has them
+with channels innermost (PyTorch's ``channels_last``).
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ _WAYS: dict[str, tuple[Callable[..., Any], ...]] = {
     "cudnn": (_cudnn,),
     "cudnn_nhwc": (_cudnn,),
     "im2col+cublas": (_unfold_then_gemm, _strided_copy_then_gemm),
+    "unfold+cublas": (_unfold_then_gemm,),
 }
 #: precision -> PyTorch's dtype
 _TORCH = {"float32": "float32", "tf32": "float32", "float16": "float16", "bfloat16": "bfloat16"}

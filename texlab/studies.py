@@ -199,7 +199,11 @@ def record_twelve_layers(bench: Bench, layers: Sequence[str], n: int, out: Path 
         shape = LAYERS[layer].with_(n=n)
         own = [(TENSOR_CORES, {"NHWC": nhwc, **fastest_tiles(shape, nhwc)}) for nhwc in (1, 0)]
         half = bench(
-            [*own, "cudnn", "cudnn_nhwc", "im2col+cublas"], shape, device="gpu", precision="float16", repeat=30
+            [*own, "cudnn", "cudnn_nhwc", "im2col+cublas", "unfold+cublas"],
+            shape,
+            device="gpu",
+            precision="float16",
+            repeat=30,
         )
         single = bench(["im2win_zigzag", "cudnn"], shape, device="gpu", repeat=20)
         both = Result(half.rows + single.rows, half.machine, half.date, half.commit)
@@ -228,6 +232,7 @@ CONTESTANTS: dict[str, dict[str, Any]] = {
     "tensor cores NCHW": {"kernel": TENSOR_CORES, "layout": "NCHW"},
     "im2win_zigzag float32": {"kernel": "im2win_zigzag"},
     "im2col+cuBLAS float16": {"kernel": "im2col+cublas", "precision": "float16"},
+    "unfold+cuBLAS float16": {"kernel": "unfold+cublas", "precision": "float16"},
     "cuDNN float16 NHWC": {"kernel": "cudnn_nhwc", "precision": "float16"},
     "cuDNN float16 NCHW": {"kernel": "cudnn", "precision": "float16"},
     "cuDNN float32": {"kernel": "cudnn", "precision": "float32"},

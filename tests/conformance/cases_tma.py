@@ -109,8 +109,8 @@ load("window.channels", _IMAGE, (-8, 0, 0, 0), *_WINDOW)
 load("window.all_outside", _IMAGE, (0, 0, 0, 2), *_WINDOW)
 
 # ranks, types, swizzles
-whole("1d", some("int32", 64), (-5,), (32,))
-whole("2d", some("int32", 9, 12), (3, -2), (8, 6))
+whole("1d", some("int32", 64), (-4,), (32,))
+whole("2d", some("int32", 9, 12), (8, -2), (8, 6))
 whole("3d", some("int32", 4, 5, 12), (4, 1, 2), (8, 3, 3))
 whole("4d", some("int32", 3, 3, 4, 8), (-4, 1, -1, 1), (8, 2, 3, 2))
 whole("5d", some("int32", 2, 3, 3, 2, 8), (0, 1, -1, 1, 0), (4, 2, 3, 2, 2))
@@ -118,11 +118,11 @@ for _dtype in ("uint8", "uint16", "uint32", "int64", "float16", "float32", "floa
     _inner = 32 // np.dtype(_dtype).itemsize
     _bits = some(f"uint{8 * np.dtype(_dtype).itemsize}", 6, _inner)
     _x = (_bits % 1000).astype(_dtype) if _dtype[0] == "f" else _bits.view(_dtype)
-    whole(f"type.{_dtype}", _x, (1, 2), (_inner, 5))
+    whole(f"type.{_dtype}", _x, (_inner // 2, 2), (_inner, 5))
     if _dtype[0] == "f":
-        whole(f"nan.{_dtype}", _x, (-3, 4), (_inner, 4), fill=float("nan"))
+        whole(f"nan.{_dtype}", _x, (-_inner // 2, 4), (_inner, 4), fill=float("nan"))
 for _width in (32, 64, 128):
-    whole(f"swizzle{_width}", some("uint16", 40, 64), (5, 3), (_width // 2, 24), swizzle=_width)
+    whole(f"swizzle{_width}", some("uint16", 40, 64), (8, 3), (_width // 2, 24), swizzle=_width)
     whole(f"swizzle{_width}.padded", some("uint8", 3, 5, _width), (0, -1, 1), (_width, 4, 3), swizzle=_width)
 whole("element_strides", some("int32", 12, 11, 8), (0, 1, -1), (8, 7, 6), element_strides=(1, 2, 3))
 
@@ -179,15 +179,15 @@ def store(name: str, x: np.ndarray, shape, start: tuple[int, ...], box, op: str 
     )
 
 
-store("1d", some("int32", 40), (32,), (-4,), (40,))
-store("2d", some("int32", 8 * 12), (6, 8), (-2, -1), (12, 8))
-store("3d", some("uint16", 4 * 3 * 16), (3, 2, 16), (0, 0, -1), (16, 3, 4))
-store("4d", some("uint32", 2 * 2 * 3 * 4), (1, 2, 2, 4), (0, -1, 0, 0), (4, 3, 2, 2))
+store("1d", some("int32", 40), (32,), (0,), (40,))
+store("2d", some("int32", 8 * 12), (6, 8), (0, 0), (12, 8))
+store("3d", some("uint16", 4 * 3 * 16), (3, 2, 16), (0, 0, 0), (16, 3, 4))
+store("4d", some("uint32", 2 * 2 * 3 * 4), (1, 2, 2, 4), (0, 0, 0, 0), (4, 3, 2, 2))
 store("5d", some("uint32", 2 * 2 * 1 * 2 * 4), (2, 2, 1, 2, 4), (0, 0, 0, 0, 0), (4, 2, 1, 2, 2))
 for _width in (32, 64, 128):
     _half = _width // 2
     store(f"swizzle{_width}", some("uint16", 20 * _half), (19, _half), (0, 0), (_half, 20), width=_width)
-store("2d.s32", some("int32", 8 * 12) >> 1, (6, 8), (-2, -1), (12, 8), op="add")
-store("2d.f32", (some("float32", 8 * 12) % 64).astype("f4"), (6, 8), (-2, -1), (12, 8), op="add")
-store("2d.f16", (some("uint16", 8 * 16) % 64).astype("f2"), (6, 8), (-2, -1), (16, 8), op="add")
-store("2d.u32", some("uint32", 8 * 12), (6, 8), (-2, -1), (12, 8), op="max")
+store("2d.s32", some("int32", 8 * 12) >> 1, (6, 8), (0, 0), (12, 8), op="add")
+store("2d.f32", (some("float32", 8 * 12) % 64).astype("f4"), (6, 8), (0, 0), (12, 8), op="add")
+store("2d.f16", (some("uint16", 8 * 16) % 64).astype("f2"), (6, 8), (0, 0), (16, 8), op="add")
+store("2d.u32", some("uint32", 8 * 12), (6, 8), (0, 0), (12, 8), op="max")

@@ -69,8 +69,13 @@ def _pieces(index: int, s: Any, L: Any, k: int, tensor: TensorMap, elements: int
     return swizzled(start + np.arange(0, elements * tensor.itemsize, 16), tensor.swizzle)
 
 
-def _starts(s: Any, L: Any, k: int, coordinates: tuple[Any, ...]) -> list[int]:
-    return [int(np.broadcast_to(c, s.active(L))[k]) for c in coordinates]
+def _starts(index: int, s: Any, L: Any, k: int, tensor: TensorMap, coordinates: tuple[Any, ...]) -> list[int]:
+    """The tile's coordinates. The hardware calls an innermost one that is no multiple of 16 bytes an illegal instruction."""
+    out = [int(np.broadcast_to(c, s.active(L))[k]) for c in coordinates]
+    if out[0] * tensor.itemsize % 16:
+        text = f"tile at innermost coordinate {out[0]}, {out[0] * tensor.itemsize} bytes; it must be a multiple of 16 bytes"
+        s.fault(index, "misaligned", f"{text} (tensor map of {tensor.buffer!r}, {tensor.dtype})", L, k)
+    return out
 
 
 def load(
@@ -81,7 +86,7 @@ def load(
     with bulk.unrecorded(s):
         for k in range(s.active(L)):
             tensor, base = _map(index, len(coordinates), s, L, k, address)
-            offset, inside = _tile(tensor, _starts(s, L, k, coordinates))
+            offset, inside = _tile(tensor, _starts(index, s, L, k, tensor, coordinates))
             element = np.dtype(f"u{tensor.itemsize}")
             tile = np.full(len(offset), _NAN[tensor.dtype] if tensor.fill == "nan" else 0, element)
             if inside.any():
@@ -98,7 +103,7 @@ def store(index: int, source: Access, op: str, s: Any, L: Any, address: Any, sta
     """A tile from shared to global memory, replacing what is there or combining with it."""
     for k in range(s.active(L)):
         tensor, base = _map(index, len(coordinates), s, L, k, address)
-        offset, inside = _tile(tensor, _starts(s, L, k, coordinates))
+        offset, inside = _tile(tensor, _starts(index, s, L, k, tensor, coordinates))
         pieces = _pieces(index, s, L, k, tensor, len(offset), start)
         many = bulk.lane(L, k, len(pieces))
         with bulk.unrecorded(s):
