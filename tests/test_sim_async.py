@@ -48,6 +48,10 @@ TILE = (
     'asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], '
     '[%1, {%3, %4}], [%2];" : : "r"(at(s)), "l"(&map), "r"(at(&bar)), "r"(0), "r"(0) : "memory");'
 )
+STORE = (
+    'if (t == 0) asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" '
+    ': : "l"(&map), "r"(at(s)), "r"(0), "r"(ROW) : "memory");'
+)
 MAP = TensorMap("x", "int32", (32, 8), (128,), (32, 8))
 
 
@@ -86,6 +90,8 @@ FENCE = 'asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");'
         (dict(COPY=PARTS["COPY"].replace("(x)", "(x + 4)")), "out-of-bounds", "1024 bytes"),
         (dict(COPY=TILE.replace("at(s)", "at(s + 4)")), "misaligned", "multiple of 128"),
         (dict(COPY=TILE.replace("&map", "x")), "out-of-bounds", "no tensor map"),
+        (dict(COPY=TILE.replace('"r"(0)', '"r"(-2)', 1)), "misaligned", "innermost coordinate -2, -8 bytes"),
+        (dict(LAST=STORE.replace("ROW", "-1")), "out-of-bounds", "(0, -1); none may be negative"),
         (dict(LAST=AGAIN.replace("MORE", FENCE)), "race", "still read it"),
     ],
 )

@@ -89,9 +89,8 @@ def test_what_no_texture_can_be_is_refused(array, how, what):
 
 
 # a second model, one fetch at a time ----------------------------------------------------------------------------------
-def slow_fetch(texture: Texture, at: np.ndarray, halved_border: bool = False) -> np.ndarray:
-    """(n, 4) registers, written without looking at the simulator's code. ``halved_border``: a 1-D array whose missing second
-    dimension has a border too, at whose edge every fetch lies."""
+def slow_fetch(texture: Texture, at: np.ndarray) -> np.ndarray:
+    """(n, 4) registers, written without looking at the simulator's code."""
     size, how, array = texture.size, texture.how, texture.array
     texels = array.reshape(*((1,) * (3 - len(size))), *size, -1).astype(np.float64)
     layers, height, width, channels = texels.shape
@@ -125,8 +124,6 @@ def slow_fetch(texture: Texture, at: np.ndarray, halved_border: bool = False) ->
             out[n, :channels] = read(layer, math.floor(y), math.floor(x))
             continue
         a, b = (math.floor((c - 0.5) * 256 + 0.5) for c in (x, y))
-        if halved_border:
-            b = -128
         (i, a), (j, b) = divmod(a, 256), divmod(b, 256)
         both = (2 * a * b + 256) // 512
         mixed = (
@@ -189,18 +186,16 @@ RECORDED = texture_bench.load()
 
 @pytest.mark.skipif(RECORDED is None, reason="no texels are recorded")
 def test_texels_are_those_the_hardware_returned():
-    """All registers of all recorded fetches. 1-D arrays with a linear filter and border were recorded with a border in the
-    dimension they do not have; the second model knows what that does."""
+    """All registers of all recorded fetches."""
     rows = {row["case"]: row["values"] for row in RECORDED.rows if row["kernel"] == "fetch"}
     cases = fetch_cases()
     assert set(rows) == set(cases)
     exact = total = 0
     for name, (texture, at) in cases.items():
         want = np.array(rows[name]).reshape(-1, 4)
-        halved = " 1d linear border" in name
-        got = slow_fetch(texture, at, halved_border=True) if halved else simulated(texture, at)
+        got = simulated(texture, at)
         off = np.abs(got - want)
         assert (off <= spacing(texture, want)).all(), (name, off.max())
-        exact += int((off <= 1e-6 * np.abs(want)).sum()) if not halved else 0
-        total += want.size if not halved else 0
+        exact += int((off <= 1e-6 * np.abs(want)).sum())
+        total += want.size
     assert exact >= 0.999 * total

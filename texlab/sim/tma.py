@@ -103,7 +103,11 @@ def store(index: int, source: Access, op: str, s: Any, L: Any, address: Any, sta
     """A tile from shared to global memory, replacing what is there or combining with it."""
     for k in range(s.active(L)):
         tensor, base = _map(index, len(coordinates), s, L, k, address)
-        offset, inside = _tile(tensor, _starts(index, s, L, k, tensor, coordinates))
+        at = _starts(index, s, L, k, tensor, coordinates)
+        if min(at) < 0:  # measured: an H200 loads such a tile, and calls its store an illegal instruction
+            text = f"tile stored at coordinates {tuple(at)}; none may be negative (past the end is allowed)"
+            s.fault(index, "out-of-bounds", f"{text} (tensor map of {tensor.buffer!r})", L, k)
+        offset, inside = _tile(tensor, at)
         pieces = _pieces(index, s, L, k, tensor, len(offset), start)
         many = bulk.lane(L, k, len(pieces))
         with bulk.unrecorded(s):
