@@ -177,7 +177,8 @@ class Scheduler:
                     L = groups.pop(key)
                     continue
             turns += 1
-            if not groups:
+            if not groups:  # all are together: nobody waits for a turn
+                turns, undisturbed = 0, False
                 continue
             if turns > PATIENCE:
                 turns, undisturbed = 0, not undisturbed
