@@ -179,13 +179,13 @@ def test_wrong_inputs_are_refused_before_anything_runs():
 # predictions ------------------------------------------------------------------------------------------------------
 def made_up_trace() -> SimpleNamespace:
     rows = [
-        ("im2win", "global", "load"),
-        ("tile", "shared", "load"),
-        ("tile", "shared", "load"),
-        ("tile", "shared", "store"),
+        ("im2win", "global", "load", "ld.global.f32"),
+        ("tile", "shared", "load", "ld.shared.f32"),
+        ("tile", "shared", "load", "ld.shared.v4.f32"),
+        ("tile", "shared", "store", "st.shared.f32"),
     ]
     return SimpleNamespace(
-        instructions=[SimpleNamespace(entry=e, space=s, kind=k) for e, s, k in rows],
+        instructions=[SimpleNamespace(entry=e, space=s, kind=k, opcode=o) for e, s, k, o in rows],
         totals={
             "requests": np.array([5, 10, 20, 4]),
             "wavefronts": np.array([0, 40, 80, 8]),
