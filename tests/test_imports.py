@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: A module may import from texlab only what stands behind it. A package (sim, explore) stands here as one.
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
-    *("explore", "magics", "player", "draw"),
-    *("bench", "ablation", "timeline", "gantt", "latency", "texture_bench", "texture_cases", "counters", "doctor"),
+    *("explore", "magics", "player", "schedules_draw", "draw"),
+    *("bench", "cpu_bench", "tvm_bench", "ablation", "timeline", "gantt", "latency", "texture_bench", "texture_cases", "counters", "doctor"),
     *(
         "studies",
         "results",
@@ -23,6 +23,7 @@ ORDER = (
         "machine",
         "textures",
         "conv",
+        "schedules",
         "gpu",
         "sim",
         "isolated",

@@ -19,6 +19,7 @@ from texlab.results import load_results
 from texlab.sim import speed
 
 DOC = Path(__file__).parent.parent / "docs" / "simulator.md"
+KNOWN = DOC.parent.parent / "tests" / "conformance" / "known.txt"  # the tests see to it that all others pass
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -31,8 +32,9 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 def conformance() -> str:
     result = load_results("conformance")
-    names = ("total", "gpu_passed", "simulator_passed")
-    rows = [(row["family"], *(row[n] for n in names)) for row in result.rows]  # the last is their sum
+    refused = collections.Counter(line.split(".")[0] for line in KNOWN.read_text(encoding="utf-8").splitlines())
+    refused["all"] = refused.total()
+    rows = [(r["family"], r["total"], r["gpu_passed"], r["total"] - refused[r["family"]]) for r in result.rows]
     return table(("family", "cases", "passed on the GPU", "passed in the simulator"), rows) + f"\n{result.label}\n"
 
 

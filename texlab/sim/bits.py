@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from texlab.precision import encode
+from texlab.sim import fp8
 from texlab.sim.ops import EMITTERS, Unsupported, emitter, kind_of
 from texlab.sim.packed import emit_pack
 from texlab.sim.ptx import TYPES
@@ -257,13 +255,11 @@ def _to_half(g, ins, operand, kind):
 
 
 def _pack_halves(g, ins):
-    """``cvt.rn.f16x2.f32 d, high, low`` and its forms for bfloat16 and e4m3; ``cvt.rna.tf32.f32``."""
+    """``cvt.rn.f16x2.f32 d, high, low`` and its forms for bfloat16 and 8-bit floats; ``cvt.rna.tf32.f32``."""
+    if fp8.emit(g, ins):
+        return None
     if ins.parts[-2:] == ["tf32", "f32"] and ins.parts[1] in ("rn", "rz", "rna") and len(ins.parts) == 4:
         return g.define(ins.args[0], "u4", f"to_tf32({g.use(ins.args[1], 'f4')}, {ins.parts[1]!r})")
-    if ins.parts[1:] == ["rn", "satfinite", "e4m3x2", "f32"]:
-        g.namespace["to_e4m3"] = partial(encode, name="e4m3")
-        high, low = (f"to_e4m3({g.use(x, 'f4')}).astype(u2)" for x in ins.args[1:])
-        return g.define(ins.args[0], "u2", f"({high} << {g.const(8, 'u2')}) | {low}")
     if ins.parts[-2:] not in (["f16x2", "f32"], ["bf16x2", "f32"]) or set(ins.parts[1:-2]) - {"rn", "rz", "relu"}:
         raise Unsupported
     high, low = (_to_half(g, ins, x, ins.parts[-2]) for x in ins.args[1:])

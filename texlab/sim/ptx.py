@@ -25,8 +25,7 @@ TYPES = {
         s16x2="u4",
         bf16="u2",
         bf16x2="u4",
-        e4m3="u1",
-        e4m3x2="u2",
+        **dict(e4m3="u1", e5m2="u1", e4m3x2="u2", e5m2x2="u2"),
         pred="?",
     ),
 }

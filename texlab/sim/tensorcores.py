@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from texlab.precision import decode
 from texlab.sim.arith import F2, F4, F8, I1, I4, I8, U1, U2, U4
+from texlab.sim.fp8 import KINDS, numbers
 from texlab.sim.halves import widen
 from texlab.sim.memory import Access
 from texlab.sim.ops import Unsupported
@@ -66,7 +66,6 @@ def move_matrix(index: int, s: Any, L: Any, value: Any) -> Any:
 
 
 # mma ----------------------------------------------------------------------------------------------------------------
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "f64": 64}
 
 
 def _elements(values: tuple[Any, ...], kind: str, warps: int) -> np.ndarray:
@@ -79,8 +78,8 @@ def _elements(values: tuple[Any, ...], kind: str, warps: int) -> np.ndarray:
         return (table & np.uint32(0xFFFFE000)).view(F4).astype(F8)[..., None]
     if kind in ("s8", "u8"):
         return table.view(I1 if kind == "s8" else U1).reshape(*table.shape, 4).astype(I8)
-    if kind == "e4m3":
-        return decode(table.view(U1), kind).astype(F8).reshape(*table.shape, 4)
+    if kind in KINDS:
+        return numbers(table.view(U1), kind).astype(F8).reshape(*table.shape, 4)
     return widen(table.view(U2), kind).reshape(*table.shape, 2)
 
 
@@ -127,10 +126,10 @@ _SHAPES = {
     ("f16", "m16n8k8"): 8, ("f16", "m16n8k16"): 16, ("bf16", "m16n8k8"): 8, ("bf16", "m16n8k16"): 16,
     ("tf32", "m16n8k4"): 4, ("tf32", "m16n8k8"): 8, ("s8", "m16n8k16"): 16, ("s8", "m16n8k32"): 32,
     ("u8", "m16n8k16"): 16, ("u8", "m16n8k32"): 32, ("e4m3", "m16n8k16"): 16, ("e4m3", "m16n8k32"): 32,
-    ("f64", "m8n8k4"): 4,
+    ("e5m2", "m16n8k16"): 16, ("e5m2", "m16n8k32"): 32, ("f64", "m8n8k4"): 4,
 }  # fmt: skip
 _SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "s8": ("s32",), "u8": ("s32",), "e4m3": ("f32",),
-         "f64": ("f64",)}  # fmt: skip
+         "e5m2": ("f32",), "f64": ("f64",)}  # fmt: skip
 _REGISTER = {"f64": "f8", "f32": "f4", "s32": "i4"}
 
 
@@ -168,7 +167,7 @@ def _movmatrix(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) 
 def _mma(g: Any, i: int, ins: Any, hazard: tuple[bool, bool], grain: int) -> None:
     d, a, b, c = kinds = tuple(ins.parts[-4:])
     k = next((_SHAPES[a, p] for p in ins.parts if (a, p) in _SHAPES), None)
-    same = a == b or {a, b} <= {"s8", "u8"}
+    same = a == b or {a, b} <= {"s8", "u8"} or {a, b} <= set(KINDS)
     if k is None or not same or c != d or d not in _SUMS[a] or "row" not in ins.parts or "col" not in ins.parts:
         raise Unsupported
     g.namespace[f"m{i}"] = partial(multiply, i, k, kinds, "satfinite" in ins.parts)
