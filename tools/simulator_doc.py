@@ -87,12 +87,10 @@ def hazards() -> str:
 
 def measured_speed() -> str:
     rows = []
-    for shape in (speed.SMALL, speed.LARGE):
-        for name in ("direct", "im2win_direct", "im2win_tile", "im2win_zigzag"):
-            if shape is not speed.LARGE or name != "direct":  # its rows alone would fill a small machine's memory
-                m = speed.measure(name, shape)
-                runs = [m[f"{label}_{unit}"] for label in ("plain", "totals", "rows") for unit in ("ms", "millions")]
-                rows.append((name, str(shape), m["setup_ms"], *runs))
+    for name, shape in speed.CASES:
+        m = speed.measure(name, shape)
+        runs = [m[f"{label}_{unit}"] for label in ("plain", "totals", "rows") for unit in ("ms", "millions")]
+        rows.append((name, str(shape), m["setup_ms"], *runs))
     heads = ("kernel", "shape", "set-up, ms", "run, ms", "M/s", "with totals, ms", "M/s", "with rows, ms", "M/s")
     where = f"{os.cpu_count()} cores, Python {platform.python_version()}, {datetime.date.today()}"
     return table(heads, rows) + f"\nmeasured on {where}; M/s: million lane-instructions a second\n"

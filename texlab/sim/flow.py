@@ -178,7 +178,6 @@ def liveness(blocks: list[Block], code: list[Instruction], registers: dict[str, 
 def _touches_shared(ins: Instruction) -> str:
     """ "r", "w", "a" (atomic) or "" for what an instruction may do to shared memory."""
     head = ins.parts[0]
-    spaces = {p.split("::")[0] for p in ins.parts}
     if head in ("ldmatrix", "stmatrix"):
         return "r" if head == "ldmatrix" else "w"
     if head == "wgmma":
@@ -188,7 +187,9 @@ def _touches_shared(ins: Instruction) -> str:
         if not target or ins.parts[2] == "mbarrier":
             return ""
         return "r" if target == "global" else "w"
-    if head in ("ld", "st", "atom", "red") and not spaces & {"global", "const", "local", "param"}:
+    if head in ("ld", "st", "atom", "red") and not {"global", "const", "local", "param"} & {
+        p.split("::")[0] for p in ins.parts
+    }:
         return {"ld": "r", "st": "w"}.get(head, "a")
     return ""
 

@@ -120,6 +120,7 @@ _VARIABLE = re.compile(
     rf"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+({_NAME})((?:\[\d*\])*)(?:\s*=\s*(.+))?$",
     re.S,
 )
+_LABEL = re.compile(r"([\w$]+)\s*:(?!:)\s*")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _STATEMENT = re.compile(rf"(?:@(!?)({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]]+(?:\s*\+\s*\d+)?")
@@ -238,8 +239,7 @@ def _body(text: str, function: Function, module: Module) -> None:
                     _close(function, scopes.pop(), begins.pop())
                 pending = pending[1:].lstrip()
                 continue
-            m = re.match(r"([\w$]+)\s*:(?!:)\s*", pending)
-            if m:
+            if ":" in pending and (m := _LABEL.match(pending)):
                 code.append(_renamed(m[1], scopes, declare=True))
                 pending = pending[m.end() :]
                 continue
@@ -330,6 +330,9 @@ def flatten(module: Module, entry: str) -> Function:
     return flat
 
 
+_REWRITTEN = frozenset(["call", "brx"])
+
+
 class _Flattener:
     """Copies instructions into ``flat``; argument slots of expanded calls become registers (``alias``: name -> slot)."""
 
@@ -354,6 +357,9 @@ class _Flattener:
                 code.append(item + suffix)
                 continue
             parts, args = item.parts, item.args
+            if not suffix and not item.guard and parts[0] not in _REWRITTEN and parts[1:2] != ["param"]:
+                code.append(item)
+                continue
             if suffix and parts[0] != "call":
                 labels = parts[0] == "bra"
                 args = [a + suffix for a in args] if labels else [rename(a) for a in args]
