@@ -18,6 +18,10 @@ from typing import Any
 from texlab.results import load_results
 from texlab.sim import speed
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.hazards import CLEAN, FAULTS
+from tests.hazards.verdict import simulated
+
 DOC = Path(__file__).parent.parent / "docs" / "simulator.md"
 KNOWN = DOC.parent.parent / "tests" / "conformance" / "known.txt"  # the tests see to it that all others pass
 
@@ -67,8 +71,10 @@ def bank_rules() -> str:
 
 def hazards() -> str:
     result = load_results("hazards")
-    seeded = [row for row in result.rows if row["seeded"]]
-    clean = [row for row in result.rows if not row["seeded"]]
+    now = {case.name: simulated(case) for case in [*FAULTS, *CLEAN]}  # the simulator needs no GPU: as it is today
+    rows = [row | {"simulator": now[row["case"]]} for row in result.rows]
+    seeded = [row for row in rows if row["seeded"]]
+    clean = [row for row in rows if not row["seeded"]]
     found = lambda rows, key, word: sum(row[key].startswith(word) for row in rows)  # noqa: E731
     rows = [
         ("seeded faults", len(seeded), found(seeded, "simulator", "found"), found(seeded, "sanitizer", "reported")),
@@ -80,7 +86,9 @@ def hazards() -> str:
         ),
     ]
     text = table(("kernels", "in all", "by the simulator", "by compute-sanitizer"), rows) + "\n"
-    different = [row for row in result.rows if row["agree"] is False]
+    asked = [row for row in seeded + clean if row["agree"] is not None]
+    said = lambda row: (row["simulator"].startswith("found"), row["sanitizer"].startswith("reported"))  # noqa: E731
+    different = [row for row in asked if len(set(said(row))) == 2]
     cells = [(r["case"], r["simulator"], r["sanitizer"], r["note"] or "") for r in different]
     return text + table(("where they differ", "simulator", "compute-sanitizer", "why"), cells) + f"\n{result.label}\n"
 
