@@ -1,18 +1,29 @@
-"""Write the README's ladder and pipeline tables from the catalog and the recorded results: python tools/ladder_table.py"""
+"""Write the README's tables from the catalog and the recorded results: python tools/ladder_table.py"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import geometric_mean
 
 from texlab import ablation
 from texlab.catalog import kernels
 from texlab.results import Result, load_results
 from texlab.shapes import LAYERS
+from texlab.studies import best_ms
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- ladder: written by tools/ladder_table.py -->\n", "<!-- end of ladder -->\n"
 PIPELINE_BEGIN = "<!-- pipeline: written by tools/ladder_table.py -->\n"
 PIPELINE_END = "<!-- end of pipeline -->\n"
+TENSOR_BEGIN, TENSOR_END = "<!-- tensor: written by tools/ladder_table.py -->\n", "<!-- end of tensor -->\n"
+#: contestant of the study -> what the README calls it
+RIVALS = {
+    "im2win_zigzag float32": "`im2win_zigzag`, float32, CUDA cores",
+    "unfold+cuBLAS float16": "im2col as PyTorch does it (`unfold`) + cuBLAS, float16",
+    "im2col+cuBLAS float16": "im2col by the faster of two ways + cuBLAS, float16",
+    "cuDNN float16 NCHW": "cuDNN, float16, NCHW",
+    "cuDNN float16 NHWC": "cuDNN, float16, NHWC",
+}
 LAYER = "cv9"  # the layer the table shows: 64 channels of 56 x 56, 64 filters of 3 x 3
 
 
@@ -87,6 +98,25 @@ def ablation_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def tensor_table() -> str:
+    """How many times faster the tensor cores are than each rival, over the recorded layers, with its origin below it."""
+    try:
+        result = load_results("twelve_layers")
+    except FileNotFoundError:
+        return "Figures appear here once they are recorded on a GPU (`python -m texlab.bench record twelve_layers`).\n"
+    lines = ["| compared with | NHWC input | faster on | NCHW input | faster on |", "|---|---:|---:|---:|---:|"]
+    for contestant, name in RIVALS.items():
+        rival, cells = best_ms(result, contestant), [name]
+        for layout in ("NHWC", "NCHW"):
+            factors = [rival[layer] / ms for layer, ms in best_ms(result, f"tensor cores {layout}").items()]
+            cells.append(f"{geometric_mean(factors):.2f} ({min(factors):.2f} to {max(factors):.2f})")
+            cells.append(f"{sum(f > 1 for f in factors)} of {len(factors)}")
+        lines.append(f"| {' | '.join(cells)} |")
+    n = next(iter(result))["n"]
+    lines += ["", f"Geometric means over the layers (their range), N = {n}, {result.label}."]
+    return "\n".join(lines) + "\n"
+
+
 def _between(text: str, begin: str, end: str, content: str) -> str:
     before, rest = text.split(begin)
     return before + begin + content + end + rest.split(end)[1]
@@ -94,7 +124,9 @@ def _between(text: str, begin: str, end: str, content: str) -> str:
 
 def replaced(readme: str) -> str:
     """The README's text with current tables."""
-    return _between(_between(readme, BEGIN, END, table()), PIPELINE_BEGIN, PIPELINE_END, ablation_table())
+    readme = _between(readme, BEGIN, END, table())
+    readme = _between(readme, PIPELINE_BEGIN, PIPELINE_END, ablation_table())
+    return _between(readme, TENSOR_BEGIN, TENSOR_END, tensor_table())
 
 
 if __name__ == "__main__":
