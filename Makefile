@@ -55,10 +55,10 @@ define install
 endef
 
 .venv/lab: .venv/pyvenv.cfg pyproject.toml constraints.txt
-	$(call install,)
+	$(call install,tvm)
 
 .venv/test: .venv/pyvenv.cfg pyproject.toml constraints.txt
-	$(call install,test)
+	$(call install,tvm test)
 
 # One file for Linux, macOS and Windows and both CUDA versions: CUDA 12 and 13 packages differ in name, all but
 # cuda-toolkit, which holds no files and only names the others; it is left out.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import importlib.util
 import os
 import platform
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from texlab import gpu, nvrtc
 from texlab.compiler import cache_dir
+from texlab.schedules.tvm_import import INSTALL, PINS, why_no_tvm
 
 #: distributions that matter here, by what they are for; of several on a line, one is enough
 PACKAGES = (
@@ -24,8 +24,6 @@ PACKAGES = (
     ("compiler", ("cuda-bindings",), ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), ("nvidia-cuda-runtime",)),
     ("GPU arrays", ("cupy-cuda13x", "cupy-cuda12x", "cupy")),
 )
-TVM = ("apache-tvm", "apache-tvm-ffi")
-PIP_TVM = 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi==0.1.14.post1"'
 
 
 @dataclass(frozen=True)
@@ -262,10 +260,10 @@ def _counters() -> Finding:
 
 
 def _tvm() -> Finding:
-    versions = [f"{name} {v}" for name in TVM if (v := version_of(name))]
-    if importlib.util.find_spec("tvm") is None:
-        return Finding("TVM schedules", False, "TVM is not installed", PIP_TVM)
-    return Finding("TVM schedules", True, ", ".join(versions) or "a TVM that pip did not install")
+    reason = why_no_tvm()
+    if reason:
+        return Finding("TVM schedules", False, reason.removesuffix(f": {INSTALL}"), INSTALL)
+    return Finding("TVM schedules", True, ", ".join(f"{name} {version}" for name, version in PINS.items()))
 
 
 def _cache() -> Finding:
