@@ -18,8 +18,9 @@ The stages have these names for schedules to find: "pad" (absent without padding
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,6 +104,18 @@ class Layout:
             return (n, *spatial, c)
         return (n, self.channels(c, groups) // self.block, *spatial, self.block)
 
+    def axes(self, channel: str, *spatial: str) -> tuple[str, ...]:
+        """Names of the axes of an array: ``channel`` is "c" or "k"; a blocked one is split into "co" and "ci".
+
+        >>> Layout("NCHW4c").axes("k", "p", "q")
+        ('n', 'ko', 'p', 'q', 'ki')
+        """
+        if self.name == "NCHW":
+            return ("n", channel, *spatial)
+        if self.name == "NHWC":
+            return ("n", *spatial, channel)
+        return ("n", f"{channel}o", *spatial, f"{channel}i")
+
     def pack(self, x: np.ndarray, groups: int = 1) -> np.ndarray:
         """NCHW to this layout, C-contiguous."""
         if self.name == "NCHW":
@@ -160,7 +173,7 @@ def conv(
     *,
     form: str = "im2win",
     layout: str = "NCHW",
-    epilogue: Epilogue = Epilogue(),  # noqa: B008 (frozen)
+    epilogue: Epilogue = Epilogue(),
     dtype: str = "float32",
 ) -> Workload:
     """The convolution of ``shape`` as a Workload: inputs x, w, then what ``epilogue`` adds; output y.
@@ -228,7 +241,7 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
     block, groups = lay.block, shape.groups
     own_c, own_k = lay.channels(shape.c // groups, 1), lay.channels(shape.k // groups, 1)
     (sh, sw), (dh, dw) = shape.stride, shape.dilation
-    top, bottom, left, right = shape.padding
+    top, _, left, _ = shape.padding
     r_, s_ = shape.r, shape.s
 
     def order(n: Any, c: Any, spatial: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -247,6 +260,12 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
             return index[0], index[-1], index[1:-1]
         return index[0], index[1] * block + index[-1], index[2:-1]
 
+    def named(function: Callable[..., Any], channel: str, *spatial: str) -> Callable[..., Any]:
+        """The function with its axes' names, which TVM takes for the loops."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        function.__signature__ = inspect.Signature([inspect.Parameter(a, kind) for a in lay.axes(channel, *spatial)])
+        return function
+
     x = te.placeholder(lay.extents(shape.n, shape.c, (shape.h, shape.w), groups), dtype, name="x")
     w = te.placeholder(lay.filter_shape(shape), dtype, name="w")
 
@@ -258,7 +277,11 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
             inside = tirx.all(row >= top, row < top + shape.h, column >= left, column < left + shape.w)
             return tirx.if_then_else(inside, x[order(n, c, (row - top, column - left))], tirx.const(0, dtype))
 
-        padded = te.compute(lay.extents(shape.n, shape.c, (shape.padded_h, shape.padded_w), groups), pad, name="pad")
+        padded = te.compute(
+            lay.extents(shape.n, shape.c, (shape.padded_h, shape.padded_w), groups),
+            named(pad, "c", "row", "col"),
+            name="pad",
+        )
 
     window = None
     if form == "im2win":
@@ -268,7 +291,9 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
             return padded[order(n, c, (p * sh + u % r_ * dh, u // r_))]
 
         window = te.compute(
-            lay.extents(shape.n, shape.c, (shape.p, shape.padded_w * r_), groups), im2win, name="window"
+            lay.extents(shape.n, shape.c, (shape.p, shape.padded_w * r_), groups),
+            named(im2win, "c", "p", "u"),
+            name="window",
         )
     elif form == "im2col":
         taps_first = layout != "NHWC"  # (R,S,P,Q) with channels outside, (P,Q,R,S) with channels inside
@@ -279,7 +304,8 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
             r, s, p, q = four if taps_first else (four[2], four[3], four[0], four[1])
             return padded[order(n, c, (p * sh + r * dh, q * sw + s * dw))]
 
-        window = te.compute(lay.extents(shape.n, shape.c, spatial, groups), im2col, name="window")
+        names = "rspq" if taps_first else "pqrs"
+        window = te.compute(lay.extents(shape.n, shape.c, spatial, groups), named(im2col, "c", *names), name="window")
 
     def tap(n: Any, c: Any, p: Any, q: Any, r: Any, s: Any) -> Any:
         if form == "im2win":
@@ -311,7 +337,7 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
             tap(n, first + c, p, q, r, s) * weight(k, c, r, s), axis=[axes[a] for a in sum_order(form, layout)]
         )
 
-    y = te.compute(y_shape, product, name="conv")
+    y = te.compute(y_shape, named(product, "k", "p", "q"), name="conv")
     parameters = [x, w]
     if epilogue:
         k_shape = (lay.channels(shape.k, groups),)
@@ -332,7 +358,7 @@ def _make(shape: ConvShape, form: str, layout: str, epilogue: Epilogue, dtype: s
                 value = tirx.max(value, tirx.const(0, dtype))
             return tirx.min(value, tirx.const(6, dtype)) if epilogue.activation == "relu6" else value
 
-        y = te.compute(y_shape, finish, name="epilogue")
+        y = te.compute(y_shape, named(finish, "k", "p", "q"), name="epilogue")
     return te.create_prim_func([*parameters, y])
 
 
