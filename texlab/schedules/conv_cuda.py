@@ -1,0 +1,223 @@
+"""The schedule of a convolution for a GPU: a block's tile of pixels x channels, staged in shared memory, a piece a thread.
+
+A block computes BLOCK_K channels of BLOCK_P x BLOCK_Q pixels; a thread THREAD_K x THREAD_Q of them. What BLOCK_C input channels
+contribute is staged at a time: the filters with their channels innermost, and of the image the tile with its halo (direct),
+in window order (im2win) or one column a pixel (im2col).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from texlab.schedules.conv import Layout
+from texlab.schedules.tvm_import import load
+from texlab.schedules.work import Scheduled, Workload
+from texlab.shapes import ConvShape
+
+PIPELINES = ("async", "double_buffer", "none")
+
+
+def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
+    """The knobs: tile sizes (BLOCK_*, THREAD_*), VTHREAD_* (a thread's pieces lie that many apart in the tile), STAGE_X and
+    STAGE_W (through shared memory?), VECTOR (numbers a cooperative load moves), UNROLL (of the loops over the taps),
+    PIPELINE ("none", "double_buffer": two tiles, "async": two tiles filled by cp.async) and, but for direct, WINDOW
+    ("staged": built in shared memory; "global": built by a kernel of its own)."""
+    shape: ConvShape = workload.about["shape"]
+    p, q = _pixels(shape)
+    own = max(1, shape.k // shape.groups)
+    k = 64 if own > 32 else 32 if own > 16 else 16 if own > 8 else 8
+    taps = shape.r * shape.s
+    channels = _channels(workload)
+    c = max(d for d in channels if d * taps <= 40 or d == 1)
+    out: dict[str, tuple[Any, ...]] = {
+        "BLOCK_K": _first(k, (8, 16, 32, 64, 128)),
+        "BLOCK_P": _first(p, (1, 2, 4, 8)),
+        "BLOCK_Q": _first(q, (4, 7, 8, 14, 16, 28, 32, 56, 64)),
+        "BLOCK_C": _first(c, channels),
+        "THREAD_K": _first(min(8, k), (1, 2, 4, 8)),
+        "THREAD_Q": _first(_divisor(q, 4), tuple(t for t in (1, 2, 4, 7, 8) if q % t == 0)),
+        "VTHREAD_K": (1, 2, 4),
+        "VTHREAD_Q": _first(_divisor(q, 4), tuple(t for t in (1, 2, 4, 7, 8) if q % t == 0)),
+        "STAGE_X": (True, False),
+        "STAGE_W": (True, False),
+        "VECTOR": (1, 2, 4),
+        "UNROLL": (True, False),
+        "PIPELINE": PIPELINES[1:] + PIPELINES[:1],
+    }
+    if workload.about["form"] != "direct":
+        out["WINDOW"] = ("staged", "global")
+    return out
+
+
+def _channels(workload: Workload) -> tuple[int, ...]:
+    """The block sizes up to 16 that divide a group's input channels, as the layout fills them up."""
+    shape: ConvShape = workload.about["shape"]
+    own = Layout(workload.about["layout"]).channels(shape.c // shape.groups, 1)
+    return tuple(d for d in range(1, 17) if own % d == 0)
+
+
+def _first(value: Any, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (value, *(c for c in choices if c != value))
+
+
+def _divisor(value: int, most: int) -> int:
+    return max(d for d in range(1, most + 1) if value % d == 0)
+
+
+def _pixels(shape: ConvShape) -> tuple[int, int]:
+    """Rows and columns of a block's tile: about 128 pixels, as few of them outside the output as possible."""
+    best = min(
+        ((p, q) for q in (4, 7, 8, 14, 16, 28, 32, 56, 64) for p in (1, 2, 4, 8, 16) if 32 <= p * q <= 128),
+        key=lambda t: (ceil(shape.p / t[0]) * t[0] * ceil(shape.q / t[1]) * t[1] * (1 + 8 / (t[0] * t[1])), -t[1]),
+    )
+    return best
+
+
+def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
+    """The schedule with all knobs of :func:`space`. Raises ValueError for sizes that do not fit together."""
+    _check(workload, knobs)
+    tvm = load()
+    layout, form = workload.about["layout"], workload.about["form"]
+    sch = tvm.s_tir.Schedule(workload.module())
+    names = {str(sch.get(b).name_hint) for b in sch.get_child_blocks(sch.get_sblock("root"))}
+    block = sch.get_sblock("conv")
+    staged = _stage_source(sch, block, names, form, knobs)
+    n, k, p, q, sums = _axes(sch, block, layout)
+    ko, kv, kt, ki = sch.split(
+        k, [None, knobs["VTHREAD_K"], knobs["BLOCK_K"] // knobs["THREAD_K"], knobs["THREAD_K"] // knobs["VTHREAD_K"]]
+    )
+    qo, qv, qt, qi = sch.split(
+        q, [None, knobs["VTHREAD_Q"], knobs["BLOCK_Q"] // knobs["THREAD_Q"], knobs["THREAD_Q"] // knobs["VTHREAD_Q"]]
+    )
+    po, pt = sch.split(p, [None, knobs["BLOCK_P"]])
+    c, *taps = sums
+    co, ci = sch.split(c, [None, knobs["BLOCK_C"]])
+    sch.reorder(n, po, qo, ko, kv, qv, kt, pt, qt, co, ci, *taps, ki, qi)
+    blocks = sch.fuse(n, po, qo, ko)
+    rows = sch.fuse(kt)
+    columns = sch.fuse(pt, qt)
+    sch.bind(blocks, "blockIdx.x")
+    sch.bind(kv, "vthread.y")
+    sch.bind(qv, "vthread.x")
+    sch.bind(rows, "threadIdx.y")
+    sch.bind(columns, "threadIdx.x")
+    size = (knobs["BLOCK_K"] // knobs["THREAD_K"], knobs["BLOCK_P"] * (knobs["BLOCK_Q"] // knobs["THREAD_Q"]))
+    if "epilogue" in names:
+        sch.set_scope(block, 0, "local")
+        sch.reverse_compute_at(sch.get_sblock("epilogue"), columns)
+    else:
+        sch.reverse_compute_at(sch.cache_write(block, 0, "local"), columns)
+    copies = []
+    if staged is not None:
+        sch.compute_at(staged, co)
+        copies.append(staged)
+    if knobs["STAGE_W"]:
+        weights = sch.cache_read(block, 1, "shared")
+        sch.compute_at(weights, co)
+        if layout == "NCHW":
+            sch.transform_layout(weights, ("write", 0), lambda k, c, r, s: (c, r, s, k))
+        copies.append(weights)
+    for copy in copies:
+        _cooperate(sch, copy, size, _width(workload, copy is not staged, knobs))
+    if knobs["UNROLL"]:
+        for loop in (*taps, ki, qi):
+            sch.unroll(loop)
+    sch.decompose_reduction(block, co)
+    config = {}
+    if copies and knobs["PIPELINE"] != "none":
+        sch.annotate(co, "software_pipeline_stage", [0] * len(copies) + [1])
+        sch.annotate(co, "software_pipeline_order", list(range(len(copies) + 1)))
+        if knobs["PIPELINE"] == "async":
+            sch.annotate(co, "software_pipeline_async_stages", [0])
+            config["tirx.use_async_copy"] = True
+    return Scheduled(workload, target, knobs, sch.mod, config)
+
+
+def _axes(sch: Any, block: Any, layout: str) -> tuple[Any, Any, Any, Any, list[Any]]:
+    """(n, k, p, q, [c, then the taps]) of the convolution's loops, whatever their order."""
+    loops = sch.get_loops(block)
+    named = {str(sch.get(loop).loop_var.name): loop for loop in loops}
+    if "ki" in named:
+        n, ko, p, q, ki, *_ = loops
+        sch.reorder(n, ko, ki, p, q)
+        named["k"] = sch.fuse(ko, ki)
+    order = [named[a] for a in "crs"]
+    return named["n"], named["k"], named["p"], named["q"], order
+
+
+def _stage_source(sch: Any, block: Any, names: set[str], form: str, knobs: dict[str, Any]) -> Any:
+    """What brings the image into shared memory: the padding, the window, or a copy; None if it is read where it lies."""
+    if "window" in names:
+        if "pad" in names:
+            sch.compute_inline(sch.get_sblock("pad"))
+        window = sch.get_sblock("window")
+        if knobs["WINDOW"] == "global":
+            loops = sch.get_loops(window)
+            outer, inner = sch.split(sch.fuse(*loops), [None, 256])
+            sch.bind(outer, "blockIdx.x")
+            sch.bind(inner, "threadIdx.x")
+        elif not knobs["STAGE_X"]:
+            sch.compute_inline(window)
+            return None
+        else:
+            sch.set_scope(window, 0, "shared")
+            return window
+    elif "pad" in names:
+        pad = sch.get_sblock("pad")
+        if not knobs["STAGE_X"]:
+            sch.compute_inline(pad)
+            return None
+        sch.set_scope(pad, 0, "shared")
+        return pad
+    return sch.cache_read(block, 0, "shared") if knobs["STAGE_X"] else None
+
+
+def _width(workload: Workload, filters: bool, knobs: dict[str, Any]) -> int:
+    """Numbers a copy may move at once. TVM proves the alignment of plain loads itself, but not of cp.async, where rows must
+    be multiples of the width."""
+    layout, vector = workload.about["layout"], knobs["VECTOR"]
+    if knobs["PIPELINE"] != "async":
+        return vector
+    if layout == "NCHW":
+        return 1
+    row = (workload.inputs[1] if filters else workload.inputs[0]).shape[-1]
+    while vector > 1 and row % vector:
+        vector //= 2
+    return vector
+
+
+def _cooperate(sch: Any, copy: Any, size: tuple[int, int], vector: int) -> None:
+    """All threads of the block share out a copy into shared memory, ``vector`` numbers each in turn."""
+    loops = sch.get_loops(copy)
+    own = loops[next(i for i, loop in enumerate(loops) if str(sch.get(loop).loop_var.name).startswith("ax")) :]
+    while vector > 1 and int(sch.get(own[-1]).extent) % vector:  # a vector must not run from one row into the next
+        vector //= 2
+    fused = sch.fuse(*own)
+    _, y, x, v = sch.split(fused, [None, *size, vector])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(v)
+
+
+def _check(workload: Workload, knobs: dict[str, Any]) -> None:
+    for axis in "KQ":
+        block, thread, virtual = knobs[f"BLOCK_{axis}"], knobs[f"THREAD_{axis}"], knobs[f"VTHREAD_{axis}"]
+        for name in (f"BLOCK_{axis}", f"THREAD_{axis}", f"VTHREAD_{axis}", "BLOCK_P", "BLOCK_C", "VECTOR"):
+            if knobs[name] < 1:
+                raise ValueError(f"{workload.name}: {name}={knobs[name]}; at least 1")
+        if block % thread or thread % virtual:
+            raise ValueError(
+                f"{workload.name}: THREAD_{axis}={thread} must divide BLOCK_{axis}={block}, and VTHREAD_{axis}={virtual} "
+                f"must divide THREAD_{axis}"
+            )
+    if knobs["BLOCK_C"] not in _channels(workload):
+        raise ValueError(
+            f"{workload.name}: BLOCK_C={knobs['BLOCK_C']} must divide a group's input channels: one of {_channels(workload)}"
+        )
+    if knobs["PIPELINE"] not in PIPELINES:
+        raise ValueError(f"{workload.name}: PIPELINE={knobs['PIPELINE']!r}; one of {list(PIPELINES)}")
+    threads = knobs["BLOCK_K"] // knobs["THREAD_K"] * knobs["BLOCK_P"] * knobs["BLOCK_Q"] // knobs["THREAD_Q"]
+    if threads > 1024:
+        raise ValueError(f"{workload.name}: {threads} threads a block; a GPU takes 1024: larger THREAD_K or THREAD_Q")
