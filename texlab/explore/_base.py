@@ -57,6 +57,7 @@ class Later:
 
 class Explorer(widgets.VBox):
     """Controls whose values go to ``compute``, whose result goes to ``show``. Subclasses define these two.
+    An explorer that draws in the browser has a ``player``.
 
     The latest values win (:class:`Later`). A status line says that it computes and how long it took. An exception
     appears in the explorer itself, the player turns grey, and the next good value brings it back.
@@ -64,7 +65,7 @@ class Explorer(widgets.VBox):
     ``wait()`` computes now what is still asked for, e.g. after setting a control from a cell.
     """
 
-    def __init__(self, controls: Mapping[str, Any], player: Player) -> None:
+    def __init__(self, controls: Mapping[str, Any], player: Player | None = None) -> None:
         super().__init__()
         self.controls, self.player = dict(controls), player
         self.status = widgets.HTML(layout={"min_height": "2em"})
@@ -97,11 +98,16 @@ class Explorer(widgets.VBox):
         except Exception as error:  # in a callback it would vanish: show it where the learner looks
             self._failed(error)
             return
-        self.error.value, self.player.stale = "", False
+        self.error.value = ""
+        self._stale(False)
         self.status.value = f"<span role='status'>computed in {time.perf_counter() - started:.2f} s</span>"
 
+    def _stale(self, stale: bool) -> None:
+        if self.player is not None:
+            self.player.stale = stale
+
     def _failed(self, error: Exception) -> None:
-        self.player.stale = True
+        self._stale(True)
         self.status.value = "<span role='status'>no result: the picture below belongs to earlier settings</span>"
         details, message = escape("".join(traceback.format_exception(error))), escape(str(error))
         self.error.value = (

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from texlab.schedules.tvm_import import load
+from texlab.schedules.tvm_import import cpu_target, load
+from texlab.schedules.work import Scheduled
 
 #: what a loop may be; a thread's name ("threadIdx.x", "vthread.y") stands for itself
 SERIAL, PARALLEL, VECTORIZED, UNROLLED, BUFFER, STORE = (
@@ -108,6 +109,13 @@ def difference(before: str, after: str, around: int = 2) -> list[tuple[str, str]
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=around, lineterm="")
     out = [("@", "") if line.startswith("@@") else (line[0], line[1:]) for line in list(lines)[2:]]
     return out[1:]
+
+
+def assembly(scheduled: Scheduled) -> str:
+    """The machine code of a schedule for this processor, as text."""
+    tvm = load()
+    with tvm.transform.PassContext(config=dict(scheduled.config)):
+        return tvm.compile(scheduled.module, target=cpu_target()).mod.inspect_source("asm")
 
 
 _LABEL = re.compile(r"^(\.L\w+):")
