@@ -34,7 +34,7 @@ _HOME = {
     "occupancy": "occupancy",
     "doctor": "doctor",
 }
-_MODULES = ("layouts", "explore", "draw")
+_MODULES = ("layouts", "explore", "draw", "schedules")
 
 __all__ = [*_HOME, *_MODULES]
 

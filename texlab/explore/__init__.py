@@ -6,7 +6,8 @@ which matrix element; ``precision()`` error against time;
 fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
 judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
 ``measured()`` times and counters, live or recorded; ``texture_agreement()``, ``texture_times()`` what was measured of
-textures; ``check_layout()`` judges a learner's layout kernel; ``landscape()``, ``face()`` pictures to work on.
+textures; ``schedules()`` the knobs of a TVM schedule, ``tuning()`` a search for the best; ``check_layout()`` judges a
+learner's layout kernel; ``landscape()``, ``face()`` pictures to work on.
 """
 
 from texlab.explore.bank_scenarios import try_mapping
@@ -17,9 +18,11 @@ from texlab.explore.layout import check_layout, layout
 from texlab.explore.pipeline import measured_timeline, pipeline
 from texlab.explore.precisions import precision
 from texlab.explore.predict import predict
+from texlab.explore.schedules import schedules
 from texlab.explore.texture import texture
 from texlab.explore.texture_pictures import face, landscape
 from texlab.explore.texture_tables import texture_agreement, texture_times, try_order
+from texlab.explore.tuning import tuning
 
 __all__ = [
     "banks",
@@ -34,9 +37,11 @@ __all__ = [
     "pipeline",
     "precision",
     "predict",
+    "schedules",
     "texture",
     "texture_agreement",
     "texture_times",
     "try_mapping",
     "try_order",
+    "tuning",
 ]

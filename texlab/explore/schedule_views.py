@@ -98,7 +98,9 @@ def bars(rows: Sequence[Mapping[str, Any]], unit: str = "ms", now: int = -1) -> 
             width = max(2, round(220 * value / most))
             cells = [
                 f"<div style='height:11px;width:{width}px;background:{ink}'></div>",
-                f"{value:.3g} {unit}{' ★ best' if best and len(values) > 1 else ''}",
+                f"{value:,} {unit}{' ★ best' if best and len(values) > 1 else ''}"
+                if isinstance(value, int)
+                else f"{value:.3g} {unit}{' ★ best' if best and len(values) > 1 else ''}",
             ]
         weight = "font-weight:700" if n == now else ""
         body += f"<tr style='{weight}'><td>{mark}</td><td style='padding-right:14px'>{escape(str(row['name']))}</td>"

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
-import numpy as np
 
 from texlab import gpu
-from texlab.explore._base import Explorer
+from texlab.compiler import CompileError, resources
+from texlab.explore._base import Explorer, Later
 from texlab.explore.bank_tables import BAD, GOOD, NEUTRAL, note
 from texlab.explore.schedule_views import bars, code_view, difference_view, nest_view
-from texlab.player import Player
-from texlab.reference import assert_matches
-from texlab.schedules.cache import compiled
+from texlab.program import DeviceError
+from texlab.schedules import judge
 from texlab.schedules.conv import FORMS, Epilogue, conv
+from texlab.schedules.database import best
 from texlab.schedules.launch import program
 from texlab.schedules.nest import assembly, difference, hottest_loop, nest
-from texlab.schedules.tune import best
+from texlab.schedules.tune import measure_candidate
 from texlab.schedules.tvm_import import threads
 from texlab.schedules.work import Scheduled, Workload, schedule, space
 from texlab.shapes import LAYERS, ConvShape
@@ -32,7 +30,6 @@ LAYOUTS = ("NCHW", "NHWC", "NCHW4c")
 FUSED = {"nothing": Epilogue(), "bias + ReLU": Epilogue(shift=True, activation="relu")}
 FUSED["scale + shift + ReLU6"] = Epilogue(scale=True, shift=True, activation="relu6")
 AGAINST = ("the setting before", "the defaults", "no schedule")
-SECONDS = 0.15  # that a setting is timed for
 SMALL = {"layout": {"width": "auto"}, "style": {"description_width": "initial"}}
 
 
@@ -71,53 +68,22 @@ class Study:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def cut_out(shape: ConvShape) -> ConvShape:
-    """A convolution like ``shape`` that is quick to simulate: its filter, stride and dilation, few channels and outputs."""
-    own = max(1, min(shape.c // shape.groups, 8))
-    many = max(1, min(shape.k // shape.groups, 64 if shape.groups == 1 else 8))
-    groups = min(shape.groups, 2)
+def cut_out(shape: ConvShape, knobs: Mapping[str, Any]) -> ConvShape:
+    """A convolution like ``shape`` that is one thread block's work, with channels for two steps: quick to simulate.
+
+    >>> print(cut_out(LAYERS["cv9"], {"BLOCK_K": 32, "BLOCK_P": 2, "BLOCK_Q": 28, "BLOCK_C": 4}))
+    1x8x4x30 -> 32, 3x3
+    """
+    own = min(shape.c // shape.groups, 2 * knobs["BLOCK_C"])
+    many = min(shape.k // shape.groups, knobs["BLOCK_K"])
+    groups = min(shape.groups, max(1, knobs["BLOCK_K"] // many))
     (sh, sw), (dh, dw) = shape.stride, shape.dilation
-    p, q = min(shape.p, 4), min(shape.q, 16)
+    p, q = min(shape.p, knobs["BLOCK_P"]), min(shape.q, knobs["BLOCK_Q"])
     h, w = (p - 1) * sh + (shape.r - 1) * dh + 1, (q - 1) * sw + (shape.s - 1) * dw + 1
     return ConvShape(
         n=1, c=own * groups, h=h, w=w, k=many * groups, r=shape.r, s=shape.s, stride=shape.stride,
         dilation=shape.dilation, groups=groups,
     )  # fmt: skip
-
-
-@lru_cache(maxsize=4)
-def _case(shape: ConvShape, epilogue: Epilogue) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Random arrays for a convolution, in the user's layout, and the float64 answer."""
-    rng = np.random.default_rng(0)
-    shapes = {"x": shape.x_shape, "w": shape.w_shape, "scale": (shape.k,), "shift": (shape.k,)}
-    arrays = {name: rng.standard_normal(s, dtype="f4") for name, s in shapes.items()}
-    return arrays, conv(shape, form="direct", epilogue=epilogue).reference(arrays)
-
-
-def _check(workload: Workload, y: np.ndarray, want: np.ndarray) -> None:
-    shape = workload.about["shape"]
-    terms = (shape.c // shape.groups) * shape.r * shape.s
-    assert_matches(workload.unpack(y), want, rtol=1e-5, atol=2e-6 * terms**0.5 + 1e-6, name="y")
-
-
-def on_processor(scheduled: Scheduled) -> tuple[float, float]:
-    """(median ms, spread) of the schedule on this processor, its output checked before and after."""
-    work = scheduled.workload
-    arrays, want = _case(work.about["shape"], work.about["epilogue"])
-    run, inputs = compiled(scheduled), work.pack(arrays)
-    out = np.full(work.output.shape, np.nan, work.output.dtype)
-    run(**inputs, out=out)
-    _check(work, out, want)
-    times, end = [], time.perf_counter() + SECONDS
-    while len(times) < 3 or (time.perf_counter() < end and len(times) < 200):
-        start = time.perf_counter()
-        run(**inputs, out=out)
-        times.append(1000 * (time.perf_counter() - start))
-    out[...] = np.nan
-    run(**inputs, out=out)
-    _check(work, out, want)
-    low, middle, high = np.percentile(times, (10, 50, 90))
-    return float(middle), float((high - low) / middle)
 
 
 def study_processor(scheduled: Scheduled, title: str) -> Study:
@@ -135,24 +101,27 @@ def study_processor(scheduled: Scheduled, title: str) -> Study:
     )
     if stack:
         facts.append(f"{stack} of them touch the stack: more is held than fits into the registers.")
-    try:
-        ms, spread = on_processor(scheduled)
-    except AssertionError as error:
-        return Study(scheduled, title, loop, facts, error=f"wrong: {error}")
-    return Study(scheduled, title, loop, facts, ms, spread)
+    return measured(Study(scheduled, title, loop, facts))
+
+
+def measured(study: Study) -> Study:
+    """The same with its time on this machine, its output checked before and after."""
+    scheduled = study.scheduled
+    row = measure_candidate(scheduled.workload, scheduled.target, dict(scheduled.knobs))
+    if row["status"] != "ok":
+        return replace(study, error=f"{row['status']}: {row['error']}")
+    return replace(study, ms=row["ms"], spread=(row["ms_p90"] - row["ms_p10"]) / row["ms"])
 
 
 def study_gpu(scheduled: Scheduled, small: Scheduled, title: str) -> Study:
     """Compile the CUDA text; check and count the cut-out in the simulator; time the layer where there is a GPU."""
     whole = program(scheduled)
     work = small.workload
-    arrays, want = _case(work.about["shape"], work.about["epilogue"])
+    arrays = judge.sample(work)
     run = program(small).run(device="sim", trace="counts", **work.pack(arrays))
     facts, about = [], {}
-    try:
-        _check(work, run.output, want)
-    except AssertionError as error:
-        return Study(scheduled, title, whole.source.splitlines(), facts, error=f"wrong: {error}")
+    if wrong := judge.fault(work.unpack(run.output), judge.answer(work, arrays)):
+        return Study(scheduled, title, whole.source.splitlines(), facts, error=f"wrong: {wrong}")
     last = whole.launches[-1]
     facts.append(
         f"{last.blocks:,} blocks of {last.threads} threads; {whole.scratch_bytes / 2**20:.1f} MiB beside x, w and y."
@@ -164,27 +133,7 @@ def study_gpu(scheduled: Scheduled, small: Scheduled, title: str) -> Study:
             f"On the cut-out {work.about['shape']}: {about['wavefronts']:,} shared-memory wavefronts, "
             f"{about['conflicts']:,} of them bank conflicts."
         )
-    for entry, r in run.resources.items():
-        spilled = f", {r.spill_bytes} bytes spilled" if r.spill_bytes else ""
-        facts.append(f"{entry}: {r.registers} registers a thread, {r.shared_bytes / 1024:.1f} KiB shared{spilled}.")
-    return Study(scheduled, title, whole.source.splitlines(), facts, about=about)
-
-
-def timed_on_gpu(study: Study, repeat: int = 20) -> Study:
-    """The same with the layer's median time on this GPU, its output checked before and after."""
-    whole, work = program(study.scheduled), study.scheduled.workload
-    arrays, want = _case(work.about["shape"], work.about["epilogue"])
-    inputs, times = work.pack(arrays), []
-    for n in range(repeat):
-        run = whole.run(device="gpu", **inputs)
-        times.append(run.ms)
-        if n in (0, repeat - 1):
-            try:
-                _check(work, run.output.get(), want)
-            except AssertionError as error:
-                return replace(study, error=f"wrong on the GPU: {error}")
-    low, middle, high = np.percentile(times[1:], (10, 50, 90))
-    return replace(study, ms=float(middle), spread=float((high - low) / middle))
+    return Study(scheduled, title, whole.source.splitlines(), facts, about=about | {"program": whole})
 
 
 class ScheduleExplorer(Explorer):
@@ -205,7 +154,9 @@ class ScheduleExplorer(Explorer):
             ),
             "fused": widgets.Dropdown(options=list(FUSED), value="nothing", description="fused with it", **SMALL),
         }  # fmt: skip
-        super().__init__(controls)
+        super().__init__({})
+        self.controls = controls
+        self._rest = Later(self._resources)
         self.tried: list[Study] = []
         self._shown: Study | None = None
         self._before: Study | None = None  # what was shown before that
@@ -229,8 +180,8 @@ class ScheduleExplorer(Explorer):
             self.error,
             self.views,
         ]
-        for name in controls:
-            controls[name].observe(lambda _: self._new_workload(), "value")
+        for control in controls.values():
+            control.observe(lambda _: (self._new_workload(), self.request()), "value")
         self.against.observe(lambda _: self._show_difference(), "value")
         self.use_best.on_click(lambda _: self._take_best())
         self._new_workload(knobs)
@@ -256,8 +207,9 @@ class ScheduleExplorer(Explorer):
         self.knobs = {}
         for name, choices in space(workload, target).items():
             value = chosen.get(name, choices[0])
-            offered = list(choices) if value in choices else [*choices, value]
-            offered.sort(key=lambda v: (isinstance(v, str), v))
+            if type(value) is not type(choices[0]) or (isinstance(value, str) and value not in choices):
+                value = choices[0]  # the other target's
+            offered = sorted({*choices, value}, key=lambda v: (isinstance(v, str), v))
             self.knobs[name] = widgets.Dropdown(options=offered, value=value, description=name, **SMALL)
             self.knobs[name].observe(lambda _: self.request(), "value")
         self._knob_box.children = list(self.knobs.values())
@@ -275,9 +227,11 @@ class ScheduleExplorer(Explorer):
         if target == "llvm":
             return study_processor(scheduled, title)
         about = workload.about
-        small = conv(cut_out(about["shape"]), form=about["form"], layout=about["layout"], epilogue=about["epilogue"])
+        small = conv(
+            cut_out(about["shape"], knobs), form=about["form"], layout=about["layout"], epilogue=about["epilogue"]
+        )
         study = study_gpu(scheduled, schedule(small, target, **knobs), title)
-        return timed_on_gpu(study) if gpu.available() and not study.error else study
+        return measured(study) if gpu.available() and not study.error else study
 
     def show(self, result: Study) -> None:
         if result not in self.tried:
@@ -295,6 +249,30 @@ class ScheduleExplorer(Explorer):
         )
         self.code.value = code_view(result.code, f"<b>{head}</b>{facts}")
         self.times.value = self._chart(result)
+
+    def _show_code(self, facts: list[str]) -> None:
+        cpu = self._shown.scheduled.target == "llvm"
+        head = "The machine code of the hottest loop." if cpu else "The CUDA text for the whole layer."
+        lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
+        self.code.value = code_view(self._shown.code, f"<b>{head}</b>{lines}")
+
+    def _resources(self) -> None:
+        """What the compiler says of the whole layer's kernels; a second's work, so it comes after the rest."""
+        made, facts = self._shown.about["program"], []
+        try:
+            for entry, r in resources(made).items():
+                spilled = f", {r.spill_bytes} bytes spilled" if r.spill_bytes else ", nothing spilled"
+                facts.append(
+                    f"{entry}: {r.registers} registers a thread, {r.shared_bytes / 1024:.1f} KiB shared{spilled}."
+                )
+        except (CompileError, DeviceError) as error:
+            facts.append(f"No resources: {error}")
+        self._show_code([*self._shown.facts, *facts])
+
+    def close(self) -> None:
+        """Close every widget; nothing runs on in the background."""
+        self._rest.cancel()
+        super().close()
 
     def _judge(self, result: Study) -> str:
         shape = result.scheduled.workload.about["shape"]
@@ -336,7 +314,9 @@ class ScheduleExplorer(Explorer):
         rows = [{"name": s.title, "value": value(s), "error": s.error} for s in self.tried]
         what = "Every setting tried since the workload was chosen."
         if not timed:
-            what += " There is no GPU here: what is compared are shared-memory wavefronts of the cut-out, as the simulator counts."
+            what += (
+                " There is no GPU here: compared are shared-memory wavefronts of the cut-out, as the simulator counts."
+            )
         return f"<div style='line-height:1.5'>{what}</div>" + bars(
             rows, "ms" if timed else "wavefronts", self.tried.index(result)
         )
@@ -346,9 +326,11 @@ class ScheduleExplorer(Explorer):
         workload, target = self._now()
         timed = [s for s in self.tried if s.ms is not None]
         chosen = dict(min(timed, key=lambda s: s.ms).scheduled.knobs) if timed else {}
-        found = best(workload, target)
-        if found is not None and (not timed or found["ms"] < min(s.ms for s in timed)):
-            chosen = found["knobs"]
+        tuned = best(workload, target)
+        if tuned is not None and tuned != chosen:
+            row = measure_candidate(workload, target, tuned)
+            if row["status"] == "ok" and (not timed or row["ms"] < min(s.ms for s in timed)):
+                chosen = tuned
         for name, knob in self.knobs.items():
             if name in chosen:
                 knob.options = [*knob.options, chosen[name]] if chosen[name] not in knob.options else knob.options

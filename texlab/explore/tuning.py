@@ -11,7 +11,8 @@ from typing import Any
 import ipywidgets as widgets
 
 from texlab.explore.bank_tables import BAD, GOOD, NEUTRAL, note
-from texlab.schedules.tune import METHODS, tune
+from texlab.schedules.search import METHODS
+from texlab.schedules.tune import tune
 from texlab.schedules.work import Workload
 
 SMALL = {"layout": {"width": "auto"}, "style": {"description_width": "initial"}}
@@ -153,11 +154,11 @@ def search_view(rows: Sequence[Mapping[str, Any]], width: int = 560, height: int
     )
     winner = min((row for row in rows if row.get("ms") is not None), key=lambda row: row["ms"])
     label = f"{len(good)} candidates from {low:.3g} to {high:.3g} ms, {len(failed)} failed"
-    parts.append(
-        f"<text x='{left}' y='{height - 5}' style='font-size:11px'>● a candidate  ━ the best so far{'  ✗ failed' if failed else ''}</text>"
-    )
+    key = "● a candidate  ━ the best so far" + ("  ✗ failed" if failed else "")
+    parts.append(f"<text x='{left}' y='{height - 5}' style='font-size:11px'>{key}</text>")
     knobs = ", ".join(f"{k}={v}" for k, v in (winner.get("knobs") or {}).items())
     return (
-        f"<svg role='img' aria-label='{label}' width='{width}' height='{height}' style='font:12px var(--jp-ui-font-family,sans-serif);"
-        f"fill:{ink}'>{''.join(parts)}</svg>" + note(f"<b>{winner['ms']:.3g} ms</b> {escape(knobs)}. {label}.", GOOD)
+        f"<svg role='img' aria-label='{label}' width='{width}' height='{height}' "
+        f"style='font:12px var(--jp-ui-font-family,sans-serif);fill:{ink}'>{''.join(parts)}</svg>"
+        + note(f"<b>{winner['ms']:.3g} ms</b> {escape(knobs)}. {label}.", GOOD)
     )

@@ -16,6 +16,7 @@ from texlab.schedules.work import Scheduled, Workload
 from texlab.shapes import ConvShape
 
 PIPELINES = ("async", "double_buffer", "none")
+WINDOWS = ("staged", "global")
 
 
 def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
@@ -25,6 +26,7 @@ def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
     ("staged": built in shared memory; "global": built by a kernel of its own)."""
     shape: ConvShape = workload.about["shape"]
     p, q = _pixels(shape)
+    nchw = workload.about["layout"] == "NCHW"  # rows that seldom begin at a multiple of 16 bytes
     own = max(1, shape.k // shape.groups)
     k = 64 if own > 32 else 32 if own > 16 else 16 if own > 8 else 8
     taps = shape.r * shape.s
@@ -41,12 +43,12 @@ def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
         "VTHREAD_Q": _first(_divisor(q, 4), tuple(t for t in (1, 2, 4, 7, 8) if q % t == 0)),
         "STAGE_X": (True, False),
         "STAGE_W": (True, False),
-        "VECTOR": (1, 2, 4),
+        "VECTOR": (1, 2, 4) if nchw else (4, 2, 1),
         "UNROLL": (True, False),
-        "PIPELINE": PIPELINES[1:] + PIPELINES[:1],
+        "PIPELINE": ("double_buffer", "async", "none") if nchw else ("async", "double_buffer", "none"),
     }
     if workload.about["form"] != "direct":
-        out["WINDOW"] = ("staged", "global")
+        out["WINDOW"] = WINDOWS
     return out
 
 
@@ -124,7 +126,7 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
         for loop in (*taps, ki, qi):
             sch.unroll(loop)
     sch.decompose_reduction(block, co)
-    config = {}
+    config: dict[str, Any] = {"tirx.UnrollLoop": {"explicit_unroll": 0}}  # "#pragma unroll" instead of a long text
     if copies and knobs["PIPELINE"] != "none":
         sch.annotate(co, "software_pipeline_stage", [0] * len(copies) + [1])
         sch.annotate(co, "software_pipeline_order", list(range(len(copies) + 1)))
@@ -216,6 +218,8 @@ def _check(workload: Workload, knobs: dict[str, Any]) -> None:
         raise ValueError(
             f"{workload.name}: BLOCK_C={knobs['BLOCK_C']} must divide a group's input channels: one of {_channels(workload)}"
         )
+    if knobs.get("WINDOW", WINDOWS[0]) not in WINDOWS:
+        raise ValueError(f"{workload.name}: WINDOW={knobs['WINDOW']!r}; one of {list(WINDOWS)}")
     if knobs["PIPELINE"] not in PIPELINES:
         raise ValueError(f"{workload.name}: PIPELINE={knobs['PIPELINE']!r}; one of {list(PIPELINES)}")
     threads = knobs["BLOCK_K"] // knobs["THREAD_K"] * knobs["BLOCK_P"] * knobs["BLOCK_Q"] // knobs["THREAD_Q"]
