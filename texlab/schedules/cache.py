@@ -6,7 +6,7 @@ In ``tvm`` under texlab's cache folder (``TEXLAB_CACHE_DIR``, see ``texlab.compi
 * notes, each behind its own checksum, that name a library. A note's name is a hash of all that decides the machine code:
   the scheduled IR, pass options, target, TVM's version. A second kind is named by what decides the *IR*: the workload, the
   knobs and the source of texlab's schedules; through it a library is found without scheduling, and without importing tvm;
-* packed weights, behind a checksum.
+* packed weights, and Programs of CUDA schedules, behind a checksum.
 
 Whatever is damaged, of another version or of another processor is built anew. Deleting the folder is always safe.
 """
@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import pickle
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ import numpy as np
 from texlab import program
 from texlab.compiler import _store, _write, cache_dir
 from texlab.program import DeviceError
-from texlab.schedules import judge, native, work
+from texlab.schedules import judge, launch, native, work
 from texlab.schedules.conv import Layout
+from texlab.schedules.keys import describe, plain, processor
 from texlab.schedules.tvm_import import PINS, cpu_target, load, threads
 from texlab.schedules.work import Scheduled, Workload
 
@@ -47,67 +47,13 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 # keys --------------------------------------------------------------------------------------------------------------
-def describe(workload: Workload) -> dict[str, Any]:
-    """What a workload computes, as JSON: equal for equal workloads, in every process.
-
-    >>> from texlab.schedules.conv import conv
-    >>> from texlab.shapes import ConvShape
-    >>> describe(conv(ConvShape(n=1, c=3, h=8, w=8, k=4, r=3, s=3)))["buffers"][0]
-    ['x', [1, 3, 8, 8], 'float32']
-    """
-    buffers = [[b.name, list(b.shape), b.dtype] for b in workload.buffers]
-    return {"kind": workload.kind, "name": workload.name, "buffers": buffers, "about": _plain(workload.about)}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(v) for name, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, functools.partial):
-        return {"call": _plain(value.func), "with": _plain(value.args), **_plain(value.keywords)}
-    if callable(value) and "<" not in value.__qualname__:
-        return f"{value.__module__}.{value.__qualname__}"
-    raise TypeError(f"{value!r} ({type(value).__name__}) has no description that stays the same")
-
-
-@functools.lru_cache(maxsize=1)
-def processor() -> str:
-    """This processor and what it can execute: code for another one may crash here.
-
-    >>> processor() == processor() and len(processor()) > 8
-    True
-    """
-    names = ("vendor_id", "model name", "flags", "Features", "CPU part")
-    about = [platform.system(), platform.machine(), platform.processor()]
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if not line.strip() and len(about) > 3:
-                    break  # one of many that are alike
-                name, _, value = line.partition(":")
-                if name.strip() in names:
-                    about.append(value.strip())
-    except OSError:
-        about.append(platform.platform())
-    text = "\n".join(about)
-    name = next((a for a in about[3:] if "(" in a or "Processor" in a), platform.machine())
-    return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
 def _hash(*parts: Any) -> str:
     text = json.dumps([FORMAT, PINS, sys.platform, *parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _ir_key(scheduled: Scheduled) -> str:
-    return _hash("ir", str(cpu_target()), _plain(scheduled.config), load().ir.save_json(scheduled.module))
+    return _hash("ir", str(cpu_target()), plain(scheduled.config), load().ir.save_json(scheduled.module))
 
 
 def _knob_key(workload: Workload, target: str, knobs: Mapping[str, Any]) -> str | None:
@@ -118,10 +64,10 @@ def _knob_key(workload: Workload, target: str, knobs: Mapping[str, Any]) -> str 
     if max(modified for _, modified, _ in states) > 1e9 * _STARTED:
         return None
     try:
-        made = _plain(workload.make)
+        made = plain(workload.make)
     except TypeError:
         return None
-    return _hash("knobs", describe(workload), made, target, dict(knobs), processor(), threads(), _digest(states))
+    return _hash("knobs", describe(workload), made, target, plain(knobs), processor(), threads(), _digest(states))
 
 
 @functools.lru_cache(maxsize=8)
@@ -243,18 +189,36 @@ def compiled(scheduled: Scheduled, *, folder: str | Path | None = None, keep: bo
         path = folder / name
         if keep and _verified(path) is None:
             _write(path, data)
-        if keep and path.exists():
-            text = {"key": key, "library": name, "knobs": _plain(scheduled.knobs)}
+        kept = keep and _verified(path) is not None
+        if kept:
+            text = {"key": key, "library": name, "knobs": plain(scheduled.knobs)}
             _store(folder / f"{key}.json", json.dumps(text).encode())
-        function = (keep and _verified(path)) or _unkept(data)
-    return Compiled(scheduled.workload, dict(scheduled.knobs), function, keep and path.exists(), seconds=seconds)
+        function = _library(data)
+    return Compiled(scheduled.workload, dict(scheduled.knobs), function, kept, seconds=seconds)
+
+
+def prepared_program(
+    workload: Workload, *, arch: str = "sm_90", folder: str | Path | None = None, **knobs: Any
+) -> program.Program:
+    """The Program of the workload scheduled for "cuda" with ``knobs``; where it is on disk, found without importing tvm.
+
+    What NVRTC makes of its text is kept by ``texlab.compiler``. Raises as ``texlab.schedules.launch.program``.
+    """
+    key = _knob_key(workload, "cuda", {**knobs, "arch": arch})
+    path = _folder(folder) / f"{key}.program"
+    if key and (data := _read(path)) is not None:
+        return pickle.loads(data)
+    made = launch.program(work.schedule(workload, "cuda", **knobs), arch=arch)
+    if key:
+        _store(path, pickle.dumps(made, protocol=5))
+    return made
 
 
 def _only_cpu(target: str) -> None:
     if target != "llvm":
         raise DeviceError(
             f"target={target!r}: libraries are made for target='llvm'; CUDA text becomes a Program with "
-            "texlab.schedules.launch.program, whose PTX texlab.compiler keeps"
+            "prepared_program or texlab.schedules.launch.program"
         )
 
 
@@ -298,16 +262,24 @@ def _verified(path: Path) -> native.Library | None:
     """The library, if its bytes are what its name says: to load damaged code can end the process."""
     try:
         data = path.read_bytes()
-        return native.Library(path) if hashlib.sha256(data).hexdigest() == path.stem else None
-    except OSError:  # missing, unreadable, or in a folder from which nothing may be executed
+    except OSError:
         return None
+    return _library(data) if hashlib.sha256(data).hexdigest() == path.stem else None
 
 
-def _unkept(data: bytes) -> native.Library:
+@functools.lru_cache(maxsize=256)
+def _library(data: bytes) -> native.Library:
+    """The library of these very bytes: of a copy, as a loaded file that is cut short later ends the process."""
     with tempfile.TemporaryDirectory(prefix="texlab-", ignore_cleanup_errors=True) as folder:
         path = Path(folder, "code.so")
         path.write_bytes(data)
-        return native.Library(path)
+        try:
+            return native.Library(path)
+        except OSError as error:
+            raise DeviceError(
+                f"compiled code cannot be loaded: {error}. If {tempfile.gettempdir()} forbids execution (noexec), set TMPDIR "
+                "to a folder that allows it"
+            ) from None
 
 
 @contextmanager

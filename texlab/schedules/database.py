@@ -1,6 +1,6 @@
 """What tuning measured, in one file of JSON lines: appended to, never rewritten, so nothing that was measured is lost.
 
-A row has ``workload`` (see ``texlab.schedules.cache.describe``), ``target``, ``machine``, ``tvm`` (version), ``code`` (a hash
+A row has ``workload`` (see ``texlab.schedules.keys.describe``), ``target``, ``machine``, ``tvm`` (version), ``code`` (a hash
 of the schedule's source), ``method``, ``knobs`` and ``status``:
 
 =========  ==========================================================================================================
@@ -31,7 +31,7 @@ from typing import Any
 
 from texlab.compiler import cache_dir
 from texlab.schedules import work
-from texlab.schedules.cache import describe, processor
+from texlab.schedules.keys import describe, processor
 from texlab.schedules.tvm_import import PINS, load, threads
 from texlab.schedules.work import Scheduled, Workload
 

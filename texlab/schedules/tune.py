@@ -24,8 +24,9 @@ from texlab import isolated
 from texlab.program import DeviceError
 from texlab.schedules import database as rows_
 from texlab.schedules import judge, native, work
-from texlab.schedules.cache import compiled, describe
+from texlab.schedules.cache import compiled
 from texlab.schedules.database import Database
+from texlab.schedules.keys import describe
 from texlab.schedules.search import METHODS, Candidate, SearchDied
 from texlab.schedules.work import Scheduled, Workload
 
