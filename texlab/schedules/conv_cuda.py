@@ -1,8 +1,8 @@
 """The schedule of a convolution for a GPU: a block's tile of pixels x channels, staged in shared memory, a piece a thread.
 
 A block computes BLOCK_K channels of BLOCK_P x BLOCK_Q pixels; a thread THREAD_K x THREAD_Q of them. What BLOCK_C input channels
-contribute is staged at a time: the filters with their channels innermost, and of the image the tile with its halo (direct),
-in window order (im2win) or one column a pixel (im2col).
+and BLOCK_R rows of the filter contribute is staged at a time: the filters with their channels innermost, and of the image the
+tile with its halo (direct), in window order (im2win) or one column a pixel (im2col).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from texlab.shapes import ConvShape
 
 PIPELINES = ("async", "double_buffer", "none")
 WINDOWS = ("staged", "global")
+GRID_YZ = 65535  # blocks along y; along x there may be 2**31 - 1
+SHARED = 48 * 1024  # bytes that a block has without asking for more
 
 
 def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
@@ -29,14 +31,20 @@ def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
     nchw = workload.about["layout"] == "NCHW"  # rows that seldom begin at a multiple of 16 bytes
     own = max(1, shape.k // shape.groups)
     k = 64 if own > 32 else 32 if own > 16 else 16 if own > 8 else 8
-    taps = shape.r * shape.s
-    channels = _channels(workload)
-    c = max(d for d in channels if d * taps <= 40 or d == 1)
+    channels, rows = _channels(workload), _rows(workload)
+    r = max((d for d in rows if d * shape.s <= 40), default=rows[0])
+    c = max(d for d in channels if d * r * shape.s <= 40 or d == 1)
+    while (
+        k > 8
+        and shared_bytes(workload, {"BLOCK_K": k, "BLOCK_P": p, "BLOCK_Q": q, "BLOCK_C": c, "BLOCK_R": r}) > SHARED
+    ):
+        k //= 2
     out: dict[str, tuple[Any, ...]] = {
         "BLOCK_K": _first(k, (8, 16, 32, 64, 128)),
         "BLOCK_P": _first(p, (1, 2, 4, 8)),
         "BLOCK_Q": _first(q, (4, 7, 8, 14, 16, 28, 32, 56, 64)),
         "BLOCK_C": _first(c, channels),
+        "BLOCK_R": _first(r, rows),
         "THREAD_K": _first(min(8, k), (1, 2, 4, 8)),
         "THREAD_Q": _first(_divisor(q, 4), tuple(t for t in (1, 2, 4, 7, 8) if q % t == 0)),
         "VTHREAD_K": (1, 2, 4),
@@ -57,6 +65,28 @@ def _channels(workload: Workload) -> tuple[int, ...]:
     shape: ConvShape = workload.about["shape"]
     own = Layout(workload.about["layout"]).channels(shape.c // shape.groups, 1)
     return tuple(d for d in range(1, 17) if own % d == 0)
+
+
+def _rows(workload: Workload) -> tuple[int, ...]:
+    """How many of a filter's rows may be staged at a time: the divisors of R; all, where the window holds a column's taps side
+    by side."""
+    r = workload.about["shape"].r
+    return (r,) if workload.about["form"] == "im2win" else tuple(d for d in range(1, r + 1) if r % d == 0)
+
+
+def shared_bytes(workload: Workload, tile: dict[str, int]) -> int:
+    """Bytes of shared memory of two tiles of the image and of the filters, about."""
+    shape: ConvShape = workload.about["shape"]
+    form, r = workload.about["form"], tile["BLOCK_R"]
+    width = (tile["BLOCK_Q"] - 1) * shape.stride[1] + shape.window_w
+    if form == "im2win" and 1 < shape.q / tile["BLOCK_Q"] < 2 and shape.stride[1] > 1:
+        width = shape.padded_w  # TVM stages the columns of both tiles, where the second one is cut off
+    image = {
+        "direct": ((tile["BLOCK_P"] - 1) * shape.stride[0] + (r - 1) * shape.dilation[0] + 1) * width,
+        "im2win": tile["BLOCK_P"] * width * shape.r,
+        "im2col": tile["BLOCK_P"] * tile["BLOCK_Q"] * r * shape.s,
+    }[form]
+    return 2 * 4 * tile["BLOCK_C"] * (image + tile["BLOCK_K"] * r * shape.s)
 
 
 def _first(value: Any, choices: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -80,7 +110,7 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
     """The schedule with all knobs of :func:`space`. Raises ValueError for sizes that do not fit together."""
     _check(workload, knobs)
     tvm = load()
-    layout, form = workload.about["layout"], workload.about["form"]
+    layout, form, shape = (workload.about[name] for name in ("layout", "form", "shape"))
     sch = tvm.s_tir.Schedule(workload.module())
     names = {str(sch.get(b).name_hint) for b in sch.get_child_blocks(sch.get_sblock("root"))}
     block = sch.get_sblock("conv")
@@ -94,9 +124,17 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
     )
     po, pt = sch.split(p, [None, knobs["BLOCK_P"]])
     c, *taps = sums
+    tap_r, tap_s = taps
     co, ci = sch.split(c, [None, knobs["BLOCK_C"]])
-    sch.reorder(n, po, qo, ko, kv, qv, kt, pt, qt, co, ci, *taps, ki, qi)
-    blocks = sch.fuse(n, po, qo, ko)
+    ro, ri = sch.split(tap_r, [None, knobs["BLOCK_R"]])
+    sch.reorder(n, po, qo, ko, kv, qv, kt, pt, qt, co, ro, ci, ri, tap_s, ki, qi)
+    co = sch.fuse(co, ro)
+    if ceil(shape.q / knobs["BLOCK_Q"]) <= GRID_YZ:  # of its own, as TVM then knows a tile's columns best
+        sch.reorder(qo, n, po, ko)
+        sch.bind(qo, "blockIdx.y")
+        blocks = sch.fuse(n, po, ko)
+    else:
+        blocks = sch.fuse(n, po, qo, ko)
     rows = sch.fuse(kt)
     columns = sch.fuse(pt, qt)
     sch.bind(blocks, "blockIdx.x")
@@ -123,7 +161,8 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
     for copy in copies:
         _cooperate(sch, copy, size, _width(workload, copy is not staged, knobs))
     if knobs["UNROLL"]:
-        for loop in (*taps, ki, qi):
+        few = shape.r * shape.s <= 9  # more taps written out would only fill the instruction cache
+        for loop in (ri, tap_s, ki, qi) if few else (ki, qi):
             sch.unroll(loop)
     sch.decompose_reduction(block, co)
     config: dict[str, Any] = {"tirx.UnrollLoop": {"explicit_unroll": 0}}  # "#pragma unroll" instead of a long text
@@ -217,6 +256,10 @@ def _check(workload: Workload, knobs: dict[str, Any]) -> None:
     if knobs["BLOCK_C"] not in _channels(workload):
         raise ValueError(
             f"{workload.name}: BLOCK_C={knobs['BLOCK_C']} must divide a group's input channels: one of {_channels(workload)}"
+        )
+    if knobs["BLOCK_R"] not in _rows(workload):
+        raise ValueError(
+            f"{workload.name}: BLOCK_R={knobs['BLOCK_R']}; for this filter and form one of {_rows(workload)}"
         )
     if knobs.get("WINDOW", WINDOWS[0]) not in WINDOWS:
         raise ValueError(f"{workload.name}: WINDOW={knobs['WINDOW']!r}; one of {list(WINDOWS)}")

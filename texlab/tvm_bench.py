@@ -1,0 +1,140 @@
+"""TVM's CUDA schedules against the ladder and the libraries on the twelve layers: ``python -m texlab.bench record tvm``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from texlab import compiler, gpu
+from texlab.measure import Timed
+from texlab.program import Program
+from texlab.results import Result
+from texlab.schedules.conv import conv
+from texlab.schedules.conv_cuda import SHARED, shared_bytes
+from texlab.schedules.launch import program
+from texlab.schedules.work import schedule, space
+from texlab.shapes import LAYERS, ConvShape
+
+Bench = Callable[..., Result]
+FORMS = ("direct", "im2win")
+RIVALS = ("im2win_zigzag", "im2win_pipeline", "im2col_gemm", "cudnn")
+#: knobs that are turned one at a time on ABLATION's layer, from the best found there -> their values
+TURNED = {"VTHREAD_Q": (1,), "VTHREAD_K": (2,), "PIPELINE": ("none", "double_buffer", "async"), "STAGE_X": (False,),
+          "STAGE_W": (False,), "UNROLL": (False,)}  # fmt: skip
+ABLATION = "cv9"
+
+
+def candidates(shape: ConvShape, form: str) -> list[dict[str, Any]]:
+    """The knob settings that are looked at for a layer in NCHW: the schedule's own default first, then other tiles of channels
+    and pixels that fit into shared memory, with and without cp.async.
+
+    >>> settings = candidates(LAYERS["cv9"].with_(n=128), "direct")
+    >>> settings[0], len(settings) > 4
+    ({}, True)
+    """
+    work = conv(shape, form=form, layout="NCHW")
+    knobs = space(work, "cuda")
+    default = {name: values[0] for name, values in knobs.items()}
+    k, p, q = (default[f"BLOCK_{axis}"] for axis in "KPQ")
+    out: list[dict[str, Any]] = [{}]
+    sizes = ((k, 2 * k), (p, 2 * p), (8, 4), knobs["THREAD_Q"], ("double_buffer", "async"))
+    for block_k, block_p, thread_k, thread_q, pipeline in product(*sizes):
+        threads = block_k // thread_k * block_p * q // thread_q
+        tile = {"BLOCK_K": block_k, "BLOCK_P": block_p}
+        if block_k > max(k, shape.k // shape.groups) or not 64 <= threads <= 512 or not 16 <= thread_k * thread_q <= 64:
+            continue
+        if shared_bytes(work, default | tile) <= SHARED:
+            out.append(tile | {"THREAD_K": thread_k, "THREAD_Q": thread_q, "VTHREAD_Q": thread_q, "PIPELINE": pipeline})
+    return out
+
+
+def made(shape: ConvShape, form: str, knobs: Mapping[str, Any], arch: str) -> Program | str:
+    """The Program of a setting, its machine code compiled into the cache; or why there is none."""
+    try:
+        scheduled = schedule(conv(shape, form=form, layout="NCHW"), "cuda", **knobs)
+        found = replace(program(scheduled, name=f"tvm_{form}", arch=arch), defines=dict(scheduled.knobs))
+        compiler.cubin(found, arch)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return found
+
+
+def record(
+    bench: Bench,
+    layers: Sequence[str],
+    n: int,
+    out: Path | str | None = None,
+    *,
+    most: int = 10,
+    seconds: float = 600.0,
+) -> Path:
+    """For each layer the fastest of ``most`` settings a form, measured beside RIVALS, every output verified; then one knob at
+    a time on ABLATION. Saved after each layer; ends early, and says so, when ``seconds`` are over."""
+    began, arch = time.monotonic(), _arch()
+    path = Path()
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        asked = {}
+        for layer in layers:
+            shape = LAYERS[layer].with_(n=n)
+            for form in FORMS:
+                settings = _spread(candidates(shape, form), most)
+                asked[layer, form] = [pool.submit(made, shape, form, knobs, arch) for knobs in settings]
+        for layer in layers:
+            if time.monotonic() - began > seconds:
+                print(f"stopped before {layer}: {seconds:.0f} s are over", flush=True)
+                break
+            shape = LAYERS[layer].with_(n=n)
+            best = {form: _fastest(shape, (f.result() for f in asked[layer, form])) for form in FORMS}
+            contestants: list[Any] = [b for b in best.values() if b is not None]
+            if layer == ABLATION and best["im2win"] is not None:
+                contestants += _turned(shape, best["im2win"], arch)
+            table = bench([*contestants, *RIVALS], shape, device="gpu", repeat=20)
+            path = table.save("tvm", out)
+            print(f"{table}\n", flush=True)
+    return path
+
+
+def _spread(settings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """At most ``most`` of them, the first always among them, evenly from the list."""
+    if len(settings) <= most:
+        return settings
+    return [settings[round(i * (len(settings) - 1) / (most - 1))] for i in range(most)]
+
+
+def _fastest(shape: ConvShape, programs: Iterable[Program | str]) -> Program | None:
+    """The Program that takes the least time here, by a quick look whose output nobody checks."""
+    timed, times = Timed(shape), []
+    for found in programs:
+        if isinstance(found, str):
+            print(f"  not looked at: {found[:200]}", flush=True)
+            continue
+        with gpu.faults(found.name):
+            times.append((timed.glance(found), len(times), found))
+    return min(times)[2] if times else None
+
+
+def _turned(shape: ConvShape, best: Program, arch: str) -> list[Program]:
+    """The best schedule with one knob turned at a time."""
+    out = []
+    for name, values in TURNED.items():
+        for value in values:
+            if best.defines[name] == value:
+                continue
+            found = made(shape, "im2win", {**best.defines, name: value}, arch)
+            if isinstance(found, Program):
+                out.append(found)
+            else:
+                print(f"  {name}={value}: {found[:200]}", flush=True)
+    return out
+
+
+def _arch() -> str:
+    import cupy
+
+    return f"sm_{cupy.cuda.Device().compute_capability}"
