@@ -300,16 +300,21 @@ def schedule(workload: Workload, target: str = "llvm", **knobs: Any) -> Schedule
 
 def _cpu(workload: Workload, knobs: Mapping[str, Any]) -> Any:
     sch = load().s_tir.Schedule(workload.module())
-    rows, *_ = _sizes(workload)
+    rows, _, _, last = _sizes(workload)
+    vector, items = knobs["VECTOR"], knobs["ITEMS"]
+    if rows:  # no lane and no part without an element: TVM 0.27 would not begin it with the neutral one
+        vector = min(vector, last)
+        items = min(items, last // vector)
     count = len(workload.output.shape)
     block = sch.get_sblock("reduce")
     loops = sch.get_loops(block)
     kept, over = loops[:count], loops[count:]
-    fold = rows and min(knobs["ITEMS"], knobs["VECTOR"]) > 1
+    fold = rows and min(items, vector) > 1
     if rows:
-        over[-1:] = sch.split(over[-1], [None, knobs["ITEMS"] * knobs["VECTOR"]])
+        over[-1:] = sch.split(over[-1], [None, items * vector])
     if knobs["SPLIT"] > 1:
-        part, _ = sch.split(over[0], [knobs["SPLIT"], None])
+        length = int(sch.get(over[0]).extent)
+        part, _ = sch.split(over[0], [-(-length // -(-length // knobs["SPLIT"])), None])
         block = sch.rfactor(part, 0)
         loops = sch.get_loops(block)
         kept, over = [loops[count], *loops[:count]], loops[count + 1 :]
@@ -319,10 +324,10 @@ def _cpu(workload: Workload, knobs: Mapping[str, Any]) -> Any:
         lanes = sch.rfactor(over[-1], 0)
         sums = [block]
         if fold:  # add up whole vectors first, then the lanes of one
-            _, lane = sch.split(sch.get_loops(block)[-1], [None, knobs["VECTOR"]])
+            _, lane = sch.split(sch.get_loops(block)[-1], [None, vector])
             sums.insert(0, sch.rfactor(lane, 0))
         task, *over, lane = sch.get_loops(lanes)
-        tile = sch.split(lane, [knobs["ITEMS"], knobs["VECTOR"]])
+        tile = sch.split(lane, [items, vector])
         for made in sums:  # not compute_at(lanes, ...), which in TVM 0.27 forgets the condition that guards the tail
             sch.reverse_compute_at(made, task)
         for made in (lanes, *sums[:-1]):
@@ -334,11 +339,11 @@ def _cpu(workload: Workload, knobs: Mapping[str, Any]) -> Any:
         block = lanes
     else:
         written = sch.cache_write(block, 0, "local")  # before the split, or TVM 0.27 rounds it up to whole tiles
-        outer, *tile = sch.split(kept[-1], [None, knobs["ITEMS"], knobs["VECTOR"]])
+        outer, *tile = sch.split(kept[-1], [None, items, vector])
         sch.reorder(*kept[:-1], outer, *over, *tile)
         task = sch.fuse(*kept[:-1], outer)
-        sch.reverse_compute_at(written, task)
-        sch.vectorize(sch.split(sch.get_loops(written)[-1], [None, knobs["VECTOR"]])[-1])
+        sch.reverse_compute_at(written, task, preserve_unit_loops=True)
+        sch.vectorize(sch.split(sch.get_loops(written)[-1], [None, vector])[-1])
     sch.unroll(tile[0])
     sch.vectorize(tile[1])
     if knobs["PARALLEL"]:
