@@ -156,7 +156,7 @@ def test_another_driver_drops_what_was_recorded_before(tmp_path):
 
 
 def test_simulated_counts_are_not_recorded(tmp_path):
-    with pytest.raises(ValueError, match="only results from a GPU"):
+    with pytest.raises(ValueError, match="only what was timed"):
         Result([{"kernel": "a"}], {"gpu": None}).save("ladder", tmp_path)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from texlab import ablation, bank_patterns, compiler, gpu, machine, studies, trace
+from texlab import ablation, bank_patterns, compiler, gpu, machine, studies, trace, tvm_bench
 from texlab.catalog import kernels as catalog
 from texlab.layouts import LAYOUTS
 from texlab.measure import Counted, Timed
@@ -353,11 +353,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = parser.add_subparsers(dest="what", required=True).add_parser(
         "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
     )
-    topics = ("ladder", "counters", "bank_rules", "pipeline", "timeline", "texture", "precision", "twelve_layers")
+    topics = ("ladder", "counters", "bank_rules", "pipeline", "timeline", "texture", "precision", "twelve_layers", "tvm")
     record.add_argument("topic", choices=topics)
     record.add_argument("--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve")
     record.add_argument("--n", type=int, help="batch size where layers are timed; default 128, of precision 32")
     record.add_argument("--out", default=None, help="folder, default: the results shipped with texlab")
+    record.add_argument("--most", type=int, default=8, help="tvm: settings of each schedule that are looked at")
+    record.add_argument("--seconds", type=float, default=600, help="tvm: no further layer is begun after these")
     given = parser.parse_args(arguments)
     layers = given.layers.split(",")
     if unknown := sorted(set(layers) - set(LAYERS)):
@@ -374,6 +376,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = studies.record_precision(bench, layers, given.n or 32, given.out)
     elif given.topic == "twelve_layers":
         path = studies.record_twelve_layers(bench, layers, n, given.out)
+    elif given.topic == "tvm":
+        path = tvm_bench.record(bench, layers, n, given.out, most=given.most, seconds=given.seconds)
     else:
         path = {"counters": record_counters, "bank_rules": record_bank_rules, "texture": record_texture}[given.topic](
             given.out

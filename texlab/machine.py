@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from texlab import gpu
+from texlab.schedules.tvm_import import threads
 
 ROOT = Path(__file__).resolve().parent.parent
 #: distributions whose version can change a result, by the name it is recorded under
@@ -17,14 +19,18 @@ LIBRARIES = {
     "numpy": ("numpy",),
     "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
     "torch": ("torch",),
+    "tvm": ("apache-tvm",),
     "nvrtc": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
 }
 
 
 def describe(device: str = "gpu") -> dict[str, Any]:
     """The machine as recorded beside results: gpu, compute capability, multiprocessors, memory and L2 bytes, driver,
-    CUDA, Python and library versions. For the simulator (or without a GPU) ``gpu`` is None."""
+    CUDA, Python and library versions. For the simulator (or without a GPU) ``gpu`` is None; for "cpu" there are also
+    ``processor``, its name, and ``threads``, how many this process may use."""
     about: dict[str, Any] = {"gpu": None, "python": platform.python_version()}
+    if device == "cpu":
+        about |= {"processor": _processor(), "threads": threads()}
     for name, distributions in LIBRARIES.items():
         version = next((v for d in distributions if (v := _version(d))), None)
         if version:
@@ -51,6 +57,15 @@ def describe(device: str = "gpu") -> dict[str, Any]:
         if torch.backends.cudnn.is_available():
             about["cudnn"] = str(torch.backends.cudnn.version())
     return about
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*: (.+)$", text, re.M)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

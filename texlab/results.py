@@ -135,13 +135,15 @@ class Result:
     @property
     def label(self) -> str:
         """Where the figures come from, e.g. "recorded on NVIDIA H200, 2026-11-30, commit abc"."""
-        gpu = self.machine.get("gpu")
-        if not gpu:
+        where = self.machine.get("gpu") or self.machine.get("processor")
+        if not where:
             return "simulated without a GPU: exact counts, no times"
+        if not self.machine.get("gpu"):
+            where += f", {self.machine['threads']} threads"
         if not self.recorded:
-            return f"measured live on {gpu}, {self.date}"
+            return f"measured live on {where}, {self.date}"
         older = {(row["date"], row["commit"]) for row in self.rows if "date" in row and "commit" in row}
-        text = f"recorded on {gpu}, {self.date}, commit {self.commit or 'unknown'}"
+        text = f"recorded on {where}, {self.date}, commit {self.commit or 'unknown'}"
         return text + "".join(f"; some rows {date}, commit {commit or 'unknown'}" for date, commit in sorted(older))
 
     def where(self, **wanted: Any) -> Result:
@@ -182,7 +184,8 @@ class Result:
         return draw.predicted_measured(self) if counters else draw.result_bars(self)
 
     def save(self, topic: str, out: Path | str | None = None) -> Path:
-        """Write ``<out>/<gpu>/<topic>.json`` (``out`` defaults to the package's recorded results); returns the path.
+        """Write ``<out>/<gpu>/<topic>.json`` (``out`` defaults to the package's recorded results); returns the path. What was
+        timed on a processor lies in a folder of its name.
 
         Rows that were measured together stay together: a group (layer, batch, shape, precision) that this Result has
         replaces the file's whole group. Other groups are kept, with the date and commit they were recorded at, if
@@ -191,9 +194,10 @@ class Result:
 
         Raises ValueError for simulated counts, which any machine can make again.
         """
-        if not self.machine.get("gpu"):
-            raise ValueError("only results from a GPU are recorded: simulated counts are exact and made when needed")
-        path = Path(out or RESULTS) / gpu_slug(self.machine["gpu"]) / f"{topic}.json"
+        where = self.machine.get("gpu") or self.machine.get("processor")
+        if not where:
+            raise ValueError("only what was timed is recorded: simulated counts are exact and made when needed")
+        path = Path(out or RESULTS) / gpu_slug(where) / f"{topic}.json"
         kept = self._kept(json.loads(path.read_text())) if path.exists() else []
         whole = replace(self, rows=kept + self.rows)
         data = {"machine": self.machine, "date": self.date, "commit": self.commit, "rows": whole.rows}

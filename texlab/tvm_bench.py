@@ -138,3 +138,44 @@ def _arch() -> str:
     import cupy
 
     return f"sm_{cupy.cuda.Device().compute_capability}"
+
+
+# what was recorded ----------------------------------------------------------------------------------------------------
+def per_layer(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """DataFrame: a line for each layer, a column for each kernel, the least verified time in ms.
+
+    >>> rows = [{"layer": "cv9", "kernel": "tvm_direct", "ms": 2.0}, {"layer": "cv9", "kernel": "tvm_direct", "ms": 1.5}]
+    >>> per_layer(rows).loc["cv9", "tvm_direct"].item()
+    1.5
+    """
+    import pandas
+
+    least: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.get("ms") is not None:
+            line = least.setdefault(row["layer"], {})
+            line[row["kernel"]] = min(row["ms"], line.get(row["kernel"], row["ms"]))
+    order = [layer for layer in LAYERS if layer in least]
+    return pandas.DataFrame.from_dict(least, orient="index").reindex(order).rename_axis("layer")
+
+
+def turned(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """DataFrame of ABLATION's im2win schedules: which knob was turned, ms, and how many times slower than the best one."""
+    import pandas
+
+    own = [r for r in rows if r["layer"] == ABLATION and r["kernel"] == "tvm_im2win" and r.get("ms") is not None]
+    if not own:
+        return pandas.DataFrame(columns=["knob", "ms", "times slower"])
+    first = own[0] if len(own) == 1 else _centre(own)
+    out = []
+    for row in own:
+        other = {k: v for k, v in row["tunables"].items() if v != first["tunables"].get(k)}
+        name = ", ".join(f"{k}={v}" for k, v in other.items()) or "the best found"
+        out.append({"knob": name, "ms": row["ms"], "times slower": row["ms"] / first["ms"]})
+    return pandas.DataFrame(out).sort_values("ms", ignore_index=True)
+
+
+def _centre(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The row from which every other one differs in one knob."""
+    apart = lambda a, b: sum(a["tunables"][k] != b["tunables"].get(k) for k in a["tunables"])  # noqa: E731
+    return min(rows, key=lambda row: sum(apart(row, other) for other in rows))
