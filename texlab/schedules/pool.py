@@ -295,6 +295,13 @@ def schedule(workload: Workload, target: str = "llvm", **knobs: Any) -> Schedule
             raise ValueError(f"{workload.name}: PAD={value!r}; 'staged' or 'inline'")
         if name not in ("PAD", "PARALLEL") and not (isinstance(value, int) and value >= 1):
             raise ValueError(f"{workload.name}: {name}={value!r} must be a positive integer")
+    if target == "cuda":
+        vectors = space(workload, target)["VECTOR"]
+        if chosen["BLOCK"] > 1024 or chosen["VECTOR"] not in vectors:
+            raise ValueError(
+                f"{workload.name}: BLOCK={chosen['BLOCK']}, VECTOR={chosen['VECTOR']}; a block has up to 1024 threads, and "
+                f"{workload.about['layout']} of these channels can be read by {sorted(vectors)}"
+            )
     sch = load().s_tir.Schedule(workload.module())
     {"llvm": _cpu, "cuda": _cuda}[target](sch, workload, chosen)
     # the full vectors of a loop become one without a condition, and the tail another
@@ -356,7 +363,10 @@ def _cuda(sch: Any, workload: Workload, knobs: Mapping[str, Any]) -> None:
     lane = None
     if knobs["VECTOR"] > 1:
         kept[-1], lane = sch.split(kept[-1], [None, knobs["VECTOR"]])
-    grid, thread, item = sch.split(sch.fuse(*kept), [None, knobs["BLOCK"], knobs["ITEMS"]])
+    outputs = sch.fuse(*kept)
+    total = int(sch.get(outputs).extent)
+    threads = min(knobs["BLOCK"], total)  # for a single output TVM 0.27 drops the guard of the other threads
+    grid, item, thread = sch.split(outputs, [None, min(knobs["ITEMS"], -(-total // threads)), threads])
     sch.reorder(grid, item, thread, r, s, *([lane] if lane else []))
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
@@ -370,3 +380,5 @@ def _cuda(sch: Any, workload: Workload, knobs: Mapping[str, Any]) -> None:
             sch.set_scope(read, 0, "local")
         sch.vectorize(sch.get_loops(read)[-1])
     sch.reverse_compute_at(writer, thread)
+    if lane is not None:
+        sch.vectorize(sch.get_loops(writer)[-1])
