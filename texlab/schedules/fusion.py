@@ -294,6 +294,8 @@ def schedule(workload: Workload, target: str = "llvm", **knobs: Any) -> Schedule
             f"{workload.name}: VECTOR={chosen['VECTOR']} does not divide the rows of {workload.output.shape}; "
             f"one of {list(space(workload, target)['VECTOR'])}"
         )
+    if chosen["BLOCK"] > 1024:
+        raise ValueError(f"{workload.name}: BLOCK={chosen['BLOCK']}; a block has up to 1024 threads")
     tile, lane = sch.split(sch.fuse(*inner), [None, chosen["VECTOR"]])
     grid, thread = sch.split(sch.fuse(*rows, tile), [None, chosen["BLOCK"]])
     sch.bind(grid, "blockIdx.x")
