@@ -6,7 +6,8 @@ which matrix element; ``precision()`` error against time;
 fetches from an image and the lines of memory it lies in; ``try_mapping()`` and ``try_order()`` a learner's own orders,
 judged; ``predict()`` a question whose answer is computed; ``listing()`` a kernel's source with what each line moved;
 ``measured()`` times and counters, live or recorded; ``texture_agreement()``, ``texture_times()`` what was measured of
-textures; ``schedules()`` the knobs of a TVM schedule, ``tuning()`` a search for the best; ``check_layout()`` judges a
+textures; ``schedules()`` the knobs of a TVM schedule, ``tuning()`` a search for the best, ``fusion()`` what
+fusing saves, ``processor_times()`` what was recorded on processors; ``check_layout()`` judges a
 learner's layout kernel; ``landscape()``, ``face()`` pictures to work on.
 """
 
@@ -18,6 +19,7 @@ from texlab.explore.layout import check_layout, layout
 from texlab.explore.pipeline import measured_timeline, pipeline
 from texlab.explore.precisions import precision
 from texlab.explore.predict import predict
+from texlab.explore.schedule_tables import fusion, processor_times
 from texlab.explore.schedules import schedules
 from texlab.explore.texture import texture
 from texlab.explore.texture_pictures import face, landscape
@@ -29,6 +31,7 @@ __all__ = [
     "check_layout",
     "face",
     "fragments",
+    "fusion",
     "landscape",
     "layout",
     "listing",
@@ -37,6 +40,7 @@ __all__ = [
     "pipeline",
     "precision",
     "predict",
+    "processor_times",
     "schedules",
     "texture",
     "texture_agreement",

@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from texlab.explore.bank_tables import GOOD, note
+from texlab.explore.bank_tables import GOOD, NEUTRAL, note, table
 from texlab.explore.costs import Html
 from texlab.explore.schedule_views import bars
+from texlab.results import load_results
 from texlab.schedules import judge
 from texlab.schedules.cache import compiled
 from texlab.schedules.conv import Epilogue
 from texlab.schedules.fusion import bytes_moved, run_chain, variants
 from texlab.schedules.tvm_import import threads
 from texlab.schedules.work import Workload, schedule
-from texlab.shapes import ConvShape
+from texlab.shapes import LAYERS, ConvShape
 
 AFTER = Epilogue(scale=True, shift=True, activation="relu")  # a batch norm and a ReLU
 LAYER = ConvShape(n=1, c=64, h=114, w=114, k=64, r=1, s=1)  # 1x1: little arithmetic for the memory it moves
 ROUNDS, SECONDS = 5, 0.5
+RIVALS = ("onednn", "numpy_im2col")
 
 
 def fusion(shape: ConvShape = LAYER, *, form: str = "direct", layout: str = "NHWC", epilogue: Epilogue = AFTER) -> Html:
@@ -54,6 +56,35 @@ def fusion(shape: ConvShape = LAYER, *, form: str = "direct", layout: str = "NHW
     )
     plain = "; ".join(f"{way} {ms:.3g} ms" for way, ms in times.items())
     return Html(bars(rows) + note(text, GOOD), f"{plain}\n{about}")
+
+
+def processor_times() -> Html:
+    """What was recorded on a processor (``python -m texlab.bench record cpu``): ``conv2d`` by its TVM schedule, PyTorch's oneDNN
+    and NumPy's im2col with BLAS on the twelve layers, in one run."""
+    try:
+        result = load_results("cpu")
+    except FileNotFoundError as error:
+        return Html(note(f"Nothing to show yet: {escape(str(error))}", NEUTRAL), str(error))
+    times: dict[tuple[int, str], dict[str, float]] = {}
+    for row in result:
+        if row.get("ms") is not None:
+            times.setdefault((row["n"], row["layer"]), {})[row["kernel"]] = row["ms"]
+    rows, lines = [], [result.label]
+    for n in sorted({n for n, _ in times}):
+        of_n = {layer: ms for (m, layer), ms in times.items() if m == n}
+        for layer in (name for name in LAYERS if name in of_n):
+            ms = of_n[layer]
+            ratios = [ms[rival] / ms["tvm_cpu"] if rival in ms else "" for rival in RIVALS]
+            rows.append([f"{layer}, {n} image{'s' * (n > 1)}", *(ms.get(k, "") for k in ("tvm_cpu", *RIVALS)), *ratios])
+        means = []
+        for rival in RIVALS:
+            both = [ms[rival] / ms["tvm_cpu"] for ms in of_n.values() if rival in ms]
+            means.append(float(np.exp(np.mean(np.log(both)))) if both else "")
+        rows.append([f"<b>geometric mean, {n} image{'s' * (n > 1)}</b>", "", "", "", *means])
+        lines.append(f"{n} images: geometric means {dict(zip(RIVALS, means, strict=True))}")
+    heads = ["layer", "texlab, ms", "oneDNN, ms", "NumPy, ms", "oneDNN /<br>texlab", "NumPy /<br>texlab"]
+    foot = f"Above 1: texlab is faster. {escape(result.label)}."
+    return Html(table("Twelve layers on a processor", heads, rows, foot=foot), "\n".join(lines))
 
 
 def _kernels(works: Sequence[Workload]) -> str:
