@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("tvm")
 
 from hypothesis import given, settings
-from strategies import conv_shapes
 
+from strategies import conv_shapes
 from texlab.program import DeviceError
 from texlab.schedules import cache, judge, keys, native, work
 from texlab.schedules.cache import compiled, first_inference, packed, prepared, prepared_program
@@ -104,7 +104,7 @@ def test_bad_arrays_are_refused_by_name(tmp_path):
         prepared(one, folder=tmp_path)(x=x, w=np.ones((1, 1, 4, 4), np.float32), out=x)
     with pytest.raises(ValueError, match="no knob 'NONSENSE'"):
         prepared(WORK, folder=tmp_path, NONSENSE=1)
-    with pytest.raises(DeviceError, match="'cuda'.*prepared_program"):
+    with pytest.raises(DeviceError, match=r"'cuda'.*prepared_program"):
         prepared(WORK, "cuda", folder=tmp_path)
 
 

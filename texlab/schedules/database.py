@@ -90,7 +90,7 @@ class Database:
         """All rows whose fields are these (compared as JSON), oldest first."""
         try:
             data = self.path.read_bytes()
-        except FileNotFoundError:
+        except OSError:  # none yet
             return []
         wanted = json.loads(json.dumps(fields))
         out = []

@@ -233,7 +233,7 @@ def _tune_tir(workload: Workload, strategy: str, trials: int, seed: int, measure
             builder=Builder(),
             runner=Runner(),
             database="memory",
-            cost_model="random",
+            cost_model=ms.cost_model.RandomModel(seed=seed),
             space="llvm",  # also where the processor has VNNI, whose rules want the instructions left out above
             strategy=strategy,
             num_tuning_cores=threads(),
