@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from strategies import conv_shapes
 
-tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm")
 
-from test_schedules_reduce import on_cpu, on_simulator
+
+from test_schedules_reduce import on_cpu, on_simulator, run_cpu
 from texlab.reference import conv2d_reference
 from texlab.schedules import Epilogue, schedule, space
 from texlab.schedules.conv import ACTIVATIONS
@@ -25,7 +26,6 @@ from texlab.schedules.fusion import (
     variants,
 )
 from texlab.schedules.launch import program
-from texlab.schedules.tvm_import import cpu_target
 from texlab.shapes import ConvShape
 
 LAYOUTS = ("NCHW", "NHWC", "NCHW4c")
@@ -49,11 +49,7 @@ def arrays_for(shape, seed=0):
 def compiled(work, packed):
     """LLVM code: the elementwise kernels as scheduled, a convolution as it is."""
     made = schedule(work, "llvm") if work.kind == "elementwise" else None
-    with tvm.transform.PassContext(config=dict(made.config) if made else {}):
-        code = tvm.compile(made.module if made else work.module(), target=cpu_target())
-    y = tvm.runtime.tensor(np.full(work.output.shape, np.nan, "float32"))
-    code["main"](*(tvm.runtime.tensor(packed[b.name]) for b in work.inputs), y)
-    return y.numpy()
+    return run_cpu(made.module if made else work.module(), made.config if made else {}, work, packed)
 
 
 def check(shape, arrays, got, want):

@@ -7,25 +7,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm")
 
-from texlab.schedules import schedule, space  # noqa: E402
-from texlab.schedules.launch import program  # noqa: E402
-from texlab.schedules.reduce import OPS, global_average_pool, reduce  # noqa: E402
-from texlab.schedules.tvm_import import cpu_target  # noqa: E402
+import tvm
+from tvm.script import tirx as T
+
+from texlab.schedules import schedule, space
+from texlab.schedules.launch import program
+from texlab.schedules.reduce import OPS, global_average_pool, reduce
+from texlab.schedules.tvm_import import cpu_target
 
 EPS = float(np.finfo("float32").eps) / 2
 
 
+def amid_nan(shape, data=np.nan, guard=4096):
+    """An array of ``shape`` with ``guard`` NaN before and after: (all of it, the array), aligned as TVM wants."""
+    size = int(np.prod(shape))
+    whole = np.full(size + 2 * guard + 32, np.nan, "float32")
+    first = guard + -(whole.ctypes.data // 4 + guard) % 32
+    inside = whole[first : first + size].reshape(shape)
+    inside[...] = data
+    return whole, inside
+
+
+def run_cpu(module, config, work, packed):
+    """LLVM code on ``packed`` inputs. Whatever it reads outside of them is NaN, as is what it leaves unwritten; it may not
+    write outside of its output."""
+    with tvm.transform.PassContext(config=dict(config)):
+        code = tvm.compile(module, target=cpu_target())
+    inputs = [amid_nan(b.shape, packed[b.name])[1] for b in work.inputs]
+    whole, y = amid_nan(work.output.shape)
+    code["main"](*(tvm.runtime.from_dlpack(a) for a in (*inputs, y)))
+    answer = y.copy()
+    y[...] = np.nan
+    assert np.isnan(whole).all(), f"{work.name} wrote outside of its output"
+    return answer
+
+
 def on_cpu(work, arrays, **knobs):
-    """The workload's answer from LLVM code, in the user's layout; what the code leaves unwritten is NaN."""
+    """The workload's answer from LLVM code, in the user's layout."""
     made = schedule(work, "llvm", **knobs)
-    with tvm.transform.PassContext(config=dict(made.config)):
-        code = tvm.compile(made.module, target=cpu_target())
-    packed = work.pack(arrays)
-    y = tvm.runtime.tensor(np.full(work.output.shape, np.nan, "float32"))
-    code["main"](*(tvm.runtime.tensor(packed[b.name]) for b in work.inputs), y)
-    return work.unpack(y.numpy())
+    return work.unpack(run_cpu(made.module, made.config, work, work.pack(arrays)))
 
 
 def on_simulator(work, arrays, **knobs):
@@ -111,6 +133,23 @@ def test_maximum_is_numpys(run, shape, axes):
     got = run(work, {"x": x})
     np.testing.assert_array_equal(got, x.max(axis=axes))
     assert np.isneginf(got[1]) and np.isnan(got[2]) and np.isnan(got[3])
+
+
+def test_the_guards_notice():
+    """What reads or writes one element too far is caught by ``run_cpu``."""
+    work = reduce((4, 5), "sum", 1)
+    x = tvm.te.placeholder((4, 5), "float32", name="x")
+    read = tvm.te.compute((4,), lambda i: x[i, 0] + x[i + 1, 0], name="y")
+    module = tvm.IRModule({"main": tvm.te.create_prim_func([x, read]).with_attr("global_symbol", "main")})
+    assert np.isnan(run_cpu(module, {}, work, work.pack(values((4, 5)))))[3]
+
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((4, 5), "float32"), y: T.Buffer((4,), "float32")):
+        for i in range(5):
+            y[i] = x[0, i]
+
+    with pytest.raises(AssertionError, match="wrote outside"):
+        run_cpu(tvm.IRModule({"main": main.with_attr("global_symbol", "main")}), {}, work, work.pack(values((4, 5))))
 
 
 def test_a_sum_of_ones_passes_2_to_the_24():
