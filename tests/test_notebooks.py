@@ -9,6 +9,7 @@ nbformat = pytest.importorskip("nbformat", reason="needs Jupyter")
 nbclient = pytest.importorskip("nbclient", reason="needs Jupyter")
 
 LIMIT = 60  # seconds, a whole notebook
+LONGER = {"06_tvm_schedules": 90}  # TVM is imported in several processes, and searches
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
 
@@ -38,13 +39,14 @@ def test_is_stored_clean(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
 def test_runs_from_top_to_bottom(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
+    limit = LONGER.get(path.stem, LIMIT)
     start = time.monotonic()
     place = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=place).execute()
+    nbclient.NotebookClient(notebook, timeout=limit, kernel_name="python3", resources=place).execute()
     took = time.monotonic() - start
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             assert output.output_type != "error", f"cell {cell.id}: {output.get('evalue')}"
             stderr = output.output_type == "stream" and output.name == "stderr"
             assert not stderr, f"cell {cell.id} warns: {output.get('text')}"
-    assert took < LIMIT, f"{path.name} took {took:.0f} s"
+    assert took < limit, f"{path.name} took {took:.0f} s"
