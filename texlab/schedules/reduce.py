@@ -8,11 +8,16 @@ outputs read neighbours). The stages are "reduce" and, for a mean, "mean", which
 knob   LLVM                                               CUDA
 ====== ================================================== ===================================================
 SPLIT  parts of the reduction, each a task of its own     parts, each a block of its own, and a second kernel
-VECTOR lanes of one vector                                elements of one load (only rows)
+VECTOR lanes of one vector                                elements of one load (of columns always 1)
 ITEMS  vectors kept at once, so additions do not wait     steps of the loop unrolled
 BLOCK                                                     threads along memory
-ROWS                                                      threads across: rows of a block; of columns, parts
+ROWS                                                      rows: outputs of a block, the most up to this that divide
+                                                          them; columns: threads that share an output
 ====== ================================================== ===================================================
+
+PARALLEL (LLVM) spreads tasks over cores. Sums are float32. Of a row ``VECTOR * ITEMS * SPLIT`` of them (of a column SPLIT) run
+side by side, each over that fraction of the elements: rounding errors grow with the fraction, and a sum of 2^24 ones and more
+does not stop there, as that of a single accumulator would.
 
 The maximum is NumPy's: a NaN anywhere gives NaN, and of nothing but -inf it is -inf. TVM's own ``te.max`` does neither.
 """
@@ -61,7 +66,7 @@ def reduce(
         )
     over = _axes(shape, axes)
     y_shape = tuple(1 if i in over else v for i, v in enumerate(shape) if keepdims or i not in over)
-    return _workload(f"reduce_{op}", op, *_merged(shape, over), _Rows(shape, over, y_shape, None))
+    return _workload(f"reduce_{op}", op, *_merged(shape, over), _View(shape, over, y_shape, None))
 
 
 def global_average_pool(x_shape: Sequence[int], layout: str = "NCHW") -> Workload:
@@ -76,7 +81,7 @@ def global_average_pool(x_shape: Sequence[int], layout: str = "NCHW") -> Workloa
     n, c, h, w = shape
     stored = Layout(layout).extents(n, c, (h, w))
     over = (1, 2) if layout == "NHWC" else (2, 3)
-    return _workload("global_average_pool", "mean", *_merged(stored, over), _Rows(shape, (2, 3), (n, c), layout))
+    return _workload("global_average_pool", "mean", *_merged(stored, over), _View(shape, (2, 3), (n, c), layout))
 
 
 def _axes(shape: tuple[int, ...], axes: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -100,7 +105,7 @@ def _merged(shape: tuple[int, ...], over: tuple[int, ...]) -> tuple[tuple[int, .
     return tuple(extent for _, extent in runs), tuple(reduced for reduced, _ in runs)
 
 
-class _Rows:
+class _View:
     """How a user's array becomes merged extents, the answer comes back, and what it should be. Plain data, can be pickled."""
 
     def __init__(
@@ -126,7 +131,7 @@ class _Rows:
         return getattr(np, op)(x, axis=self.over).reshape(self.y_shape)
 
 
-def _workload(name: str, op: str, extents: tuple[int, ...], reduced: tuple[bool, ...], rows: _Rows) -> Workload:
+def _workload(name: str, op: str, extents: tuple[int, ...], reduced: tuple[bool, ...], rows: _View) -> Workload:
     y = tuple(e for e, r in zip(extents, reduced, strict=True) if not r) or (1,)
     return Workload(
         kind="reduce",
