@@ -7,18 +7,23 @@ tile with its halo (direct), in window order (im2win) or one column a pixel (im2
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, log2
 from typing import Any
+
+import numpy as np
 
 from texlab.schedules.conv import Layout
 from texlab.schedules.tvm_import import load
 from texlab.schedules.work import Scheduled, Workload
 from texlab.shapes import ConvShape
+from texlab.trace import wavefronts
 
 PIPELINES = ("async", "double_buffer", "none")
 WINDOWS = ("staged", "global")
 GRID_YZ = 65535  # blocks along y; along x there may be 2**31 - 1
+WIDTHS = (4, 7, 8, 14, 16, 28, 32, 56, 64)  # of a block's tile of pixels
 SHARED = 48 * 1024  # bytes that a block has without asking for more
+ROOMY = 96 * 1024  # bytes of which two blocks find room in a multiprocessor of an H200
 
 
 def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
@@ -27,28 +32,23 @@ def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
     PIPELINE ("none", "double_buffer": two tiles, "async": two tiles filled by cp.async) and, but for direct, WINDOW
     ("staged": built in shared memory; "global": built by a kernel of its own)."""
     shape: ConvShape = workload.about["shape"]
-    p, q = _pixels(shape)
     nchw = workload.about["layout"] == "NCHW"  # rows that seldom begin at a multiple of 16 bytes
     own = max(1, shape.k // shape.groups)
     k = 64 if own > 32 else 32 if own > 16 else 16 if own > 8 else 8
     channels, rows = _channels(workload), _rows(workload)
     r = max((d for d in rows if d * shape.s <= 40), default=rows[0])
     c = max(d for d in channels if d * r * shape.s <= 40 or d == 1)
-    while (
-        k > 8
-        and shared_bytes(workload, {"BLOCK_K": k, "BLOCK_P": p, "BLOCK_Q": q, "BLOCK_C": c, "BLOCK_R": r}) > SHARED
-    ):
-        k //= 2
+    p, q, mine = _pixels(workload, {"BLOCK_K": k, "BLOCK_C": c, "BLOCK_R": r, "THREAD_K": min(8, k)})
     out: dict[str, tuple[Any, ...]] = {
         "BLOCK_K": _first(k, (8, 16, 32, 64, 128)),
         "BLOCK_P": _first(p, (1, 2, 4, 8)),
-        "BLOCK_Q": _first(q, (4, 7, 8, 14, 16, 28, 32, 56, 64)),
+        "BLOCK_Q": _first(q, WIDTHS),
         "BLOCK_C": _first(c, channels),
         "BLOCK_R": _first(r, rows),
         "THREAD_K": _first(min(8, k), (1, 2, 4, 8)),
-        "THREAD_Q": _first(_divisor(q, 4), tuple(t for t in (1, 2, 4, 7, 8) if q % t == 0)),
+        "THREAD_Q": _first(mine, tuple(t for t in range(1, 9) if q % t == 0)),
         "VTHREAD_K": (1, 2, 4),
-        "VTHREAD_Q": _first(_divisor(q, 4), tuple(t for t in (1, 2, 4, 7, 8) if q % t == 0)),
+        "VTHREAD_Q": _first(mine, tuple(t for t in range(1, mine + 1) if mine % t == 0)),
         "STAGE_X": (True, False),
         "STAGE_W": (True, False),
         "VECTOR": (1, 2, 4) if nchw else (4, 2, 1),
@@ -75,46 +75,62 @@ def _rows(workload: Workload) -> tuple[int, ...]:
 
 
 def shared_bytes(workload: Workload, tile: dict[str, int]) -> int:
-    """Bytes of shared memory of two tiles of the image and of the filters, about."""
+    """At most so many bytes of shared memory have two tiles of the image and of the filters."""
     shape: ConvShape = workload.about["shape"]
     form, r = workload.about["form"], tile["BLOCK_R"]
     width = (tile["BLOCK_Q"] - 1) * shape.stride[1] + shape.window_w
-    if form == "im2win" and 1 < shape.q / tile["BLOCK_Q"] < 2 and shape.stride[1] > 1:
-        width = shape.padded_w  # TVM stages the columns of both tiles, where the second one is cut off
-    image = {
-        "direct": ((tile["BLOCK_P"] - 1) * shape.stride[0] + (r - 1) * shape.dilation[0] + 1) * width,
-        "im2win": tile["BLOCK_P"] * width * shape.r,
-        "im2col": tile["BLOCK_P"] * tile["BLOCK_Q"] * r * shape.s,
+    rows, width = {
+        "direct": ((tile["BLOCK_P"] - 1) * shape.stride[0] + (r - 1) * shape.dilation[0] + 1, width),
+        "im2win": (tile["BLOCK_P"], width * shape.r),
+        "im2col": (tile["BLOCK_P"] * r * shape.s, tile["BLOCK_Q"]),
     }[form]
-    return 2 * 4 * tile["BLOCK_C"] * (image + tile["BLOCK_K"] * r * shape.s)
+    own = max(1, shape.k // shape.groups)
+    groups = (
+        1
+        if own % tile["BLOCK_K"] == 0
+        else min(shape.groups, ceil(tile["BLOCK_K"] / own) + (tile["BLOCK_K"] % own > 0))
+    )
+    return 2 * 4 * tile["BLOCK_C"] * (groups * rows * (width + 31) + (tile["BLOCK_K"] + 4) * r * shape.s)
 
 
 def _first(value: Any, choices: tuple[Any, ...]) -> tuple[Any, ...]:
     return (value, *(c for c in choices if c != value))
 
 
-def _divisor(value: int, most: int) -> int:
-    return max(d for d in range(1, most + 1) if value % d == 0)
+def _pixels(workload: Workload, tile: dict[str, int]) -> tuple[int, int, int]:
+    """BLOCK_P, BLOCK_Q, THREAD_Q for the rest of a block's tile: few pixels outside the output, whole warps, more
+    multiplications than loads from shared memory, of which two blocks find room."""
+    shape: ConvShape = workload.about["shape"]
+    rows = tile["BLOCK_K"] // tile["THREAD_K"]
 
+    def cost(tile: tuple[int, int, int]) -> tuple[float, int]:
+        p, q, mine = tile
+        outside = ceil(shape.p / p) * p * ceil(shape.q / q) * q / (shape.p * shape.q)
+        threads = rows * p * q // mine
+        idle = ceil(threads / 32) * 32 / threads
+        halo = (p + shape.r - 1) * (q + shape.s - 1) / (p * q)
+        loads = (4 + mine) / (2 * mine)  # from shared memory, a multiplication; 8 channels a thread
+        narrow = 1 + mine / (3 * q)  # rows of few threads are stored in many sectors
+        return narrow * outside * idle * max(1.0, loads) * (1 + halo / 8) * (1 + abs(log2(threads / 192)) / 8), -mine
 
-def _pixels(shape: ConvShape) -> tuple[int, int]:
-    """Rows and columns of a block's tile: about 128 pixels, as few of them outside the output as possible."""
-    best = min(
-        ((p, q) for q in (4, 7, 8, 14, 16, 28, 32, 56, 64) for p in (1, 2, 4, 8, 16) if 32 <= p * q <= 128),
-        key=lambda t: (ceil(shape.p / t[0]) * t[0] * ceil(shape.q / t[1]) * t[1] * (1 + 8 / (t[0] * t[1])), -t[1]),
-    )
-    return best
+    widths = {*WIDTHS, *(d for d in range(1, min(shape.q, 128) + 1) if shape.q % d == 0)}
+    heights = {1, 2, 4, 8, *(d for d in range(1, min(shape.p, 16) + 1) if shape.p % d == 0)}
+    tiles = [(p, q, t) for p in heights for q in widths for t in range(1, 9) if q % t == 0 and p * q <= 256]
+    tiles = [(p, q, t) for p, q, t in tiles if rows * p * q // t <= 512 or p * q == 1]
+    fit = [t for t in tiles if shared_bytes(workload, tile | {"BLOCK_P": t[0], "BLOCK_Q": t[1]}) <= ROOMY]
+    return min(fit or [(1, 1, 1)], key=cost)
 
 
 def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
     """The schedule with all knobs of :func:`space`. Raises ValueError for sizes that do not fit together."""
     _check(workload, knobs)
     tvm = load()
-    layout, form, shape = (workload.about[name] for name in ("layout", "form", "shape"))
+    layout, shape = workload.about["layout"], workload.about["shape"]
     sch = tvm.s_tir.Schedule(workload.module())
     names = {str(sch.get(b).name_hint) for b in sch.get_child_blocks(sch.get_sblock("root"))}
     block = sch.get_sblock("conv")
-    staged = _stage_source(sch, block, names, form, knobs)
+    shared = "shared" if shared_bytes(workload, knobs) <= SHARED else "shared.dyn"
+    staged = _stage_source(sch, block, names, shared, knobs)
     n, k, p, q, sums = _axes(sch, block, layout)
     ko, kv, kt, ki = sch.split(
         k, [None, knobs["VTHREAD_K"], knobs["BLOCK_K"] // knobs["THREAD_K"], knobs["THREAD_K"] // knobs["VTHREAD_K"]]
@@ -152,17 +168,25 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
     if staged is not None:
         sch.compute_at(staged, co)
         copies.append(staged)
+        if (
+            layout == "NCHW" and shape.q >= knobs["THREAD_Q"]
+        ):  # beside a shorter row a vector would read what nobody wrote
+            row, pad = _row_padding(workload, knobs)
+            sch.storage_align(staged, 0, row, 32, pad)
     if knobs["STAGE_W"]:
-        weights = sch.cache_read(block, 1, "shared")
+        weights = sch.cache_read(block, 1, shared)
         sch.compute_at(weights, co)
         if layout == "NCHW":
             sch.transform_layout(weights, ("write", 0), lambda k, c, r, s: (c, r, s, k))
+            if min(shape.k, knobs["BLOCK_K"]) % 4 == 0:
+                sch.storage_align(weights, 0, 2, 8, 4)  # rows of k apart, for stores that go along c, r, s
         copies.append(weights)
     for copy in copies:
         _cooperate(sch, copy, size, _width(workload, copy is not staged, knobs))
+    held = _registers(sch, block, tap_s, knobs)
     if knobs["UNROLL"]:
         few = shape.r * shape.s <= 9  # more taps written out would only fill the instruction cache
-        for loop in (ri, tap_s, ki, qi) if few else (ki, qi):
+        for loop in (*((ri, tap_s) if few else ()), ki, qi, *held):
             sch.unroll(loop)
     sch.decompose_reduction(block, co)
     config: dict[str, Any] = {"tirx.UnrollLoop": {"explicit_unroll": 0}}  # "#pragma unroll" instead of a long text
@@ -187,8 +211,8 @@ def _axes(sch: Any, block: Any, layout: str) -> tuple[Any, Any, Any, Any, list[A
     return named["n"], named["k"], named["p"], named["q"], order
 
 
-def _stage_source(sch: Any, block: Any, names: set[str], form: str, knobs: dict[str, Any]) -> Any:
-    """What brings the image into shared memory: the padding, the window, or a copy; None if it is read where it lies."""
+def _stage_source(sch: Any, block: Any, names: set[str], shared: str, knobs: dict[str, Any]) -> Any:
+    """What brings the image into ``shared`` memory: the padding, the window, or a copy; None if it is read where it lies."""
     if "window" in names:
         if "pad" in names:
             sch.compute_inline(sch.get_sblock("pad"))
@@ -202,16 +226,47 @@ def _stage_source(sch: Any, block: Any, names: set[str], form: str, knobs: dict[
             sch.compute_inline(window)
             return None
         else:
-            sch.set_scope(window, 0, "shared")
+            sch.set_scope(window, 0, shared)
             return window
     elif "pad" in names:
         pad = sch.get_sblock("pad")
         if not knobs["STAGE_X"]:
             sch.compute_inline(pad)
             return None
-        sch.set_scope(pad, 0, "shared")
+        sch.set_scope(pad, 0, shared)
         return pad
-    return sch.cache_read(block, 0, "shared") if knobs["STAGE_X"] else None
+    return sch.cache_read(block, 0, shared) if knobs["STAGE_X"] else None
+
+
+def _registers(sch: Any, block: Any, tap: Any, knobs: dict[str, Any]) -> list[Any]:
+    """What a thread multiplies at one tap is read once into registers, filters four numbers at a time where they lie side by
+    side. Returns the loops to unroll."""
+    loops = []
+    for index, staged in enumerate((knobs["STAGE_X"], knobs["STAGE_W"])):
+        if not staged:
+            continue
+        held = sch.cache_read(block, index, "local")
+        sch.compute_at(held, tap)
+        own = [loop for loop in sch.get_loops(held) if str(sch.get(loop).loop_var.name).startswith("ax")]
+        loops += own[-2:]
+    return loops
+
+
+def _row_padding(workload: Workload, knobs: dict[str, Any]) -> tuple[int, int]:
+    """(axis, stride modulo 32) of the staged image's rows at which a warp's loads meet in the fewest banks."""
+    shape: ConvShape = workload.about["shape"]
+    form, (sh, sw) = workload.about["form"], shape.stride
+    down, across = {"direct": (sh, sw), "im2win": (1, sw * shape.r), "im2col": (1, 1)}[form]
+    columns = knobs["BLOCK_Q"] // knobs["THREAD_Q"]
+    threads = np.arange(ceil(knobs["BLOCK_K"] // knobs["THREAD_K"] * knobs["BLOCK_P"] * columns / 32) * 32)
+    p, q = threads // columns % knobs["BLOCK_P"], threads % columns * (knobs["THREAD_Q"] // knobs["VTHREAD_Q"])
+    mask = np.full(len(threads) // 32, 2**32 - 1, np.uint32)
+
+    def passes(stride: int) -> int:
+        address = 4 * (p * down * (stride + 32) + q * across).astype(np.uint64)
+        return int(wavefronts(address.reshape(-1, 32), mask, 4).sum())
+
+    return {"direct": 2, "im2win": 2, "im2col": 4}[form], min(range(32), key=passes)
 
 
 def _width(workload: Workload, filters: bool, knobs: dict[str, Any]) -> int:

@@ -23,8 +23,9 @@ typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned
 #: what a block may have; the second number is what a kernel gets that asks for it as dynamic shared memory on sm_90
 THREADS, STATIC_SHARED, DYNAMIC_SHARED, GRID_YZ = 1024, 48 * 1024, 227 * 1024, 65535
 _CALL = re.compile(r'call_ffi_kernel\("(\w+)", (.*?), launch_params=\[(.*?)\]')
-_SCRATCH = re.compile(r"(\w+) = T\.alloc_buffer\(\((\d+),\)(?:, \"(\w+)\")?")
-_SHARED = re.compile(r"__shared__\s+(?:__align__\(\d+\)\s+)?(\w+)\s+\w+\[(\d+)\]")
+_NUMBER = re.compile(r"(\d+)\)?$")  # also of T.int64(...)
+_SCRATCH = re.compile(r"(\w+) = T\.alloc_buffer\(\((?:T\.int64\()?(\d+)\)?,\)(?:, \"(\w+)\")?")
+_SHARED = re.compile(r"__shared__\s+(?:alignas\(\d+\)\s+)?(\w+)\s+\w+\[(\d+)\]")
 
 
 def program(scheduled: Scheduled, *, arch: str = "sm_90", name: str | None = None) -> Program:
@@ -71,7 +72,7 @@ def program_of(
     for entry, given, params in _CALL.findall(host):
         tags = [tag.strip().strip('"') for tag in params.split(",")]
         values = given.rsplit(", ", len(tags))[1:]
-        extent = {tag: int(value) for tag, value in zip(tags, values, strict=True)}
+        extent = {tag: int(_NUMBER.search(value)[1]) for tag, value in zip(tags, values, strict=True)}
         grid, block = (tuple(extent.get(f"{kind}.{axis}", 1) for axis in "xyz") for kind in ("blockIdx", "threadIdx"))
         args = tuple(called[str(p.name).removesuffix("_ptr")] for p in kernels[entry].params)
         launches.append(Launch(entry, grid, block, args, extent.get("tirx.use_dyn_shared_memory", 0)))
@@ -116,6 +117,11 @@ def _own_text(source: str) -> str:
     helpers = helpers[: helpers.index('extern "C" __global__')].strip()
     if helpers:
         body = f"{helpers}\n{body}"
+    for short in ("uchar", "ushort", "uint"):
+        if re.search(rf"\b{short}\b", body):
+            body = f"typedef unsigned {short.removeprefix('u')} {short};\n{body}"
+    if "CUDART_INF_F" in body:
+        body = f"#define CUDART_INF_F __int_as_float(0x7f800000)\n{body}"
     types = _TYPES if re.search(r"\bu?int(8|16|32|64)_t\b", body) else ""
     return types + re.sub(r"\b__(asm|volatile)__\b", r"\1", body)
 
