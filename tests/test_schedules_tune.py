@@ -393,6 +393,30 @@ def test_the_text_progress_is_one_line(capsys):
 
 
 # GPU -----------------------------------------------------------------------------------------------------------
+def test_cuda_candidates_are_verified_by_what_their_program_computes(monkeypatch):
+    """The simulator in the GPU's place: outputs are real, the time is made up."""
+    from texlab import sim
+
+    class OnGPU(np.ndarray):
+        def get(self):
+            return np.array(self)
+
+    def simulated(program, arrays, *, isolate, repeat=None):
+        made = sim.run(program, arrays)
+        return SimpleNamespace(outputs={n: y.view(OnGPU) for n, y in made.outputs.items()}, ms=0.5)
+
+    monkeypatch.setattr(gpu, "run", simulated)
+    small = conv(ConvShape(n=1, c=3, h=6, w=7, k=4, r=3, s=3, padding=1), form="direct", layout="NCHW")
+    assert measure_candidate(small, "cuda", {})["ms"] == 0.5
+    monkeypatch.setattr(gpu, "run", lambda *a, **k: spoil(simulated(*a, **k)))
+    assert measure_candidate(small, "cuda", {})["status"] == "wrong"
+
+
+def spoil(run):
+    run.outputs["y"][0, 1, 2, 3] = np.nan
+    return run
+
+
 @pytest.mark.gpu
 def test_cuda_schedules_are_tuned_on_a_gpu(child, tmp_path):
     tuned = tune(WORK_CUDA, "cuda", trials=4, **silent(tmp_path))
