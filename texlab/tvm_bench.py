@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from texlab.measure import Timed
 from texlab.program import Program
 from texlab.results import Result
 from texlab.schedules.conv import conv
-from texlab.schedules.conv_cuda import SHARED, shared_bytes
+from texlab.schedules.conv_cuda import ROOMY, shared_bytes
 from texlab.schedules.launch import program
 from texlab.schedules.work import schedule, space
 from texlab.shapes import LAYERS, ConvShape
@@ -26,13 +25,14 @@ FORMS = ("direct", "im2win")
 RIVALS = ("im2win_zigzag", "im2win_pipeline", "im2col_gemm", "cudnn")
 #: knobs that are turned one at a time on ABLATION's layer, from the best found there -> their values
 TURNED = {"VTHREAD_Q": (1,), "VTHREAD_K": (2,), "PIPELINE": ("none", "double_buffer", "async"), "STAGE_X": (False,),
-          "STAGE_W": (False,), "UNROLL": (False,)}  # fmt: skip
+          "STAGE_W": (False,), "VECTOR": (2,), "UNROLL": (False,)}  # fmt: skip
 ABLATION = "cv9"
 
 
 def candidates(shape: ConvShape, form: str) -> list[dict[str, Any]]:
     """The knob settings that are looked at for a layer in NCHW: the schedule's own default first, then other tiles of channels
-    and pixels that fit into shared memory, with and without cp.async.
+    and pixels of which two blocks fit into shared memory, each
+    with and without cp.async.
 
     >>> settings = candidates(LAYERS["cv9"].with_(n=128), "direct")
     >>> settings[0], len(settings) > 4
@@ -41,16 +41,27 @@ def candidates(shape: ConvShape, form: str) -> list[dict[str, Any]]:
     work = conv(shape, form=form, layout="NCHW")
     knobs = space(work, "cuda")
     default = {name: values[0] for name, values in knobs.items()}
-    k, p, q = (default[f"BLOCK_{axis}"] for axis in "KPQ")
-    out: list[dict[str, Any]] = [{}]
-    sizes = ((k, 2 * k), (p, 2 * p), (8, 4), knobs["THREAD_Q"], ("double_buffer", "async"))
-    for block_k, block_p, thread_k, thread_q, pipeline in product(*sizes):
-        threads = block_k // thread_k * block_p * q // thread_q
-        tile = {"BLOCK_K": block_k, "BLOCK_P": block_p}
-        if block_k > max(k, shape.k // shape.groups) or not 64 <= threads <= 512 or not 16 <= thread_k * thread_q <= 64:
+    k, p, q, c = (default[f"BLOCK_{axis}"] for axis in "KPQC")
+    rows = shape.k // shape.groups
+    tiles: list[dict[str, Any]] = [
+        {},
+        {"BLOCK_P": 2 * p},
+        {"BLOCK_K": 2 * k},
+        {"BLOCK_P": max(1, p // 2)},
+        *({"BLOCK_C": size} for size in (2 * c, c // 2) if size in knobs["BLOCK_C"]),
+        *({"THREAD_Q": size, "VTHREAD_Q": size} for size in sorted(knobs["THREAD_Q"], reverse=True) if size > 2),
+        {"BLOCK_K": 2 * k, "BLOCK_P": max(1, p // 2)},
+        {"BLOCK_K": k // 2, "BLOCK_P": 2 * p},
+        {"THREAD_K": 4},
+    ]
+    out: list[dict[str, Any]] = []
+    for tile in tiles:
+        whole = default | tile
+        threads = whole["BLOCK_K"] // whole["THREAD_K"] * whole["BLOCK_P"] * q // whole["THREAD_Q"]
+        fits = shared_bytes(work, whole) <= ROOMY and 32 <= threads <= 512
+        if tile and (not fits or whole["BLOCK_K"] > max(k, rows) or whole in [default | o for o in out]):
             continue
-        if shared_bytes(work, default | tile) <= SHARED:
-            out.append(tile | {"THREAD_K": thread_k, "THREAD_Q": thread_q, "VTHREAD_Q": thread_q, "PIPELINE": pipeline})
+        out += [tile, tile | {"PIPELINE": "async"}]
     return out
 
 
@@ -83,11 +94,12 @@ def record(
         for layer in layers:
             shape = LAYERS[layer].with_(n=n)
             for form in FORMS:
-                settings = _spread(candidates(shape, form), most)
+                settings = candidates(shape, form)[:most]
                 asked[layer, form] = [pool.submit(made, shape, form, knobs, arch) for knobs in settings]
         for layer in layers:
             if time.monotonic() - began > seconds:
                 print(f"stopped before {layer}: {seconds:.0f} s are over", flush=True)
+                pool.shutdown(cancel_futures=True)
                 break
             shape = LAYERS[layer].with_(n=n)
             best = {form: _fastest(shape, (f.result() for f in asked[layer, form])) for form in FORMS}
@@ -98,13 +110,6 @@ def record(
             path = table.save("tvm", out)
             print(f"{table}\n", flush=True)
     return path
-
-
-def _spread(settings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """At most ``most`` of them, the first always among them, evenly from the list."""
-    if len(settings) <= most:
-        return settings
-    return [settings[round(i * (len(settings) - 1) / (most - 1))] for i in range(most)]
 
 
 def _fastest(shape: ConvShape, programs: Iterable[Program | str]) -> Program | None:
