@@ -220,6 +220,36 @@ def tensor_story(lab: Lab) -> None:
     playwright.expect(lab.page.get_by_text("terms nearly cancel").first).to_be_visible()
 
 
+def schedule_story(lab: Lab) -> None:
+    """The schedule explorer: a knob turned changes the loop nest, the difference and the times; then the GPU's schedule."""
+    output = lab.page.locator(".jp-OutputArea-output").filter(has=lab.page.get_by_role("button", name="this processor"))
+    output.scroll_into_view_if_needed()
+    nest = output.get_by_text("vectorized: all turns in one instruction")
+    playwright.expect(nest).to_have_count(1)
+    lab.page.screenshot(path=screenshot("06_tvm_schedules_explorer_light"))
+    knob = output.locator(".widget-dropdown", has_text="VECTORIZE").locator("select")
+    knob.select_option(label="False")
+    playwright.expect(nest).to_have_count(0)
+    playwright.expect(output.get_by_text("equals the float64 oracle").first).to_be_visible()
+    output.get_by_role("tab", name="What changed").click()
+    playwright.expect(output.get_by_text("the setting before").last).to_be_visible()
+    lab.page.screenshot(path=screenshot("06_tvm_schedules_difference"))
+    output.get_by_role("tab", name="Times").click()
+    playwright.expect(output.get_by_text("★ best")).to_be_visible()
+    output.get_by_role("tab", name="Loop nest").click()
+    output.get_by_role("button", name="NVIDIA GPU").click()
+    playwright.expect(output.get_by_text("blockIdx: a thread block for each turn")).to_be_visible()
+    lab.theme("Dark")
+    lab.page.screenshot(path=screenshot("06_tvm_schedules_explorer_dark"))
+    lab.theme("Light")
+    output.get_by_role("tab", name="Generated code").click()
+    playwright.expect(output.get_by_text("registers a thread").first).to_be_visible()
+    lab.page.screenshot(path=screenshot("06_tvm_schedules_code"))
+    search = lab.page.locator("button.jupyter-button", has_text="Search")
+    search.scroll_into_view_if_needed()
+    lab.page.screenshot(path=screenshot("06_tvm_schedules_tuning"))
+
+
 #: notebook -> what a learner does with its explorer, beyond what ``check_player`` does with every picture
 STORIES = {
     "01_im2win_layout": layout_story,
@@ -227,6 +257,7 @@ STORIES = {
     "03_texture_cache": texture_story,
     "04_double_buffering": pipeline_story,
     "05_tensor_cores": tensor_story,
+    "06_tvm_schedules": schedule_story,
 }
 
 

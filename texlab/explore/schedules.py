@@ -54,7 +54,7 @@ def schedules(
     return ScheduleExplorer(shape, target, form, layout, knobs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """A schedule as the explorer shows it. ``ms`` is None where it was not timed; ``facts`` are lines about the code."""
 
@@ -63,7 +63,7 @@ class Study:
     code: list[str]
     facts: list[str]
     ms: float | None = None
-    spread: float = 0.0
+    most: tuple[float, float] = (0.0, 0.0)  # between which 80 % of the runs lie
     error: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ def measured(study: Study) -> Study:
     row = measure_candidate(scheduled.workload, scheduled.target, dict(scheduled.knobs))
     if row["status"] != "ok":
         return replace(study, error=f"{row['status']}: {row['error']}")
-    return replace(study, ms=row["ms"], spread=(row["ms_p90"] - row["ms_p10"]) / row["ms"])
+    return replace(study, ms=row["ms"], most=(row["ms_p10"], row["ms_p90"]))
 
 
 def study_gpu(scheduled: Scheduled, small: Scheduled, title: str) -> Study:
@@ -123,9 +123,8 @@ def study_gpu(scheduled: Scheduled, small: Scheduled, title: str) -> Study:
     if wrong := judge.fault(work.unpack(run.output), judge.answer(work, arrays)):
         return Study(scheduled, title, whole.source.splitlines(), facts, error=f"wrong: {wrong}")
     last = whole.launches[-1]
-    facts.append(
-        f"{last.blocks:,} blocks of {last.threads} threads; {whole.scratch_bytes / 2**20:.1f} MiB beside x, w and y."
-    )
+    kept = f", and {whole.scratch_bytes / 2**20:.1f} MiB beside x, w and y" if whole.scratch_bytes else ""
+    facts.append(f"{last.blocks:,} blocks of {last.threads} threads{kept}.")
     banks = run.trace.bank_conflicts()
     if len(banks):
         about = {"wavefronts": int(banks.wavefronts.sum()), "conflicts": int(banks.conflicts.sum())}
@@ -241,14 +240,10 @@ class ScheduleExplorer(Explorer):
         self.verdict.value = self._judge(result)
         self.nest.value = nest_view(nest(result.scheduled.module))
         self._show_difference()
-        facts = "".join(f"<div>{escape(fact)}</div>" for fact in result.facts)
-        head = (
-            "The hottest loop's machine code."
-            if result.scheduled.target == "llvm"
-            else "The CUDA text of the whole layer."
-        )
-        self.code.value = code_view(result.code, f"<b>{head}</b>{facts}")
+        self._show_code(result.facts)
         self.times.value = self._chart(result)
+        if result.scheduled.target == "cuda":
+            self._rest()
 
     def _show_code(self, facts: list[str]) -> None:
         cpu = self._shown.scheduled.target == "llvm"
@@ -285,7 +280,7 @@ class ScheduleExplorer(Explorer):
         where = f"this processor, {threads()} cores" if result.scheduled.target == "llvm" else "this GPU"
         text = (
             f"<b>Right:</b> equals the float64 oracle. <b>{result.ms:.3g} ms</b> for one image on {where}: {rate:,.0f} GFLOP/s "
-            f"(80 % of the runs lie within {100 * result.spread:.0f} % of each other)."
+            f"(80 % of the runs took {result.most[0]:.3g} to {result.most[1]:.3g} ms)."
         )
         fastest = min((s for s in self.tried if s.ms is not None), key=lambda s: s.ms)
         if fastest is not result:

@@ -50,44 +50,70 @@ def nest(module: Any) -> list[Line]:
     >>> [(line.kind, line.text, line.extent) for line in nest(module) if line.extent > 1]
     [('serial', 'k', 8), ('serial', 'p', 4), ('serial', 'q', 4), ('serial', 'c', 2)]
     """
-    return list(_walk(module["main"].body, 0, load()))
+    tvm = load()
+    return list(_walk(module["main"].body, 0, tvm, _sizes(module, tvm)))
 
 
-def _walk(node: Any, depth: int, tvm: Any) -> Iterator[Line]:
+def _sizes(module: Any, tvm: Any) -> dict[str, tuple[int, ...]]:
+    """Buffer -> the shape it really gets: TVM keeps no more of it than lives at a time."""
+    from tvm.s_tir import transform
+
+    passes = (
+        transform.LowerInitBlock(),
+        transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(),
+        transform.CompactBufferAllocation(),
+    )
+    for step in passes:
+        module = step(module)
+    found: dict[str, tuple[int, ...]] = {}
+    todo = [module["main"].body]
+    while todo:
+        node = todo.pop()
+        if type(node).__name__ == "SBlockRealize":
+            found |= {str(b.name): tuple(_number(e) for e in b.shape) for b in node.block.alloc_buffers}
+            node = node.block
+        parts = [getattr(node, name, None) for name in ("body", "then_case", "else_case")]
+        todo += [*(part for part in parts if part is not None), *getattr(node, "seq", ())]
+    return found
+
+
+def _walk(node: Any, depth: int, tvm: Any, sizes: dict[str, tuple[int, ...]]) -> Iterator[Line]:
     kind = type(node).__name__
     if kind == "SeqStmt":
         for one in node.seq:
-            yield from _walk(one, depth, tvm)
+            yield from _walk(one, depth, tvm, sizes)
     elif kind == "For":
         tag = node.thread_binding.thread_tag if node.thread_binding is not None else _KINDS[int(node.kind)]
         notes = tuple(f"{name} = {_plain(value)}" for name, value in node.annotations.items())
         yield Line(depth, tag, str(node.loop_var.name), _number(node.extent), notes)
-        yield from _walk(node.body, depth + 1, tvm)
+        yield from _walk(node.body, depth + 1, tvm, sizes)
     elif kind == "SBlockRealize":
         block = node.block
         notes = tuple(f"{name} = {_plain(value)}" for name, value in block.annotations.items())
         for buffer in block.alloc_buffers:
-            shape = tuple(_number(e) for e in buffer.shape)
+            shape = sizes.get(str(buffer.name)) or tuple(_number(e) for e in buffer.shape)
             size = prod(shape) * np.dtype(str(buffer.dtype)).itemsize
             yield Line(depth, BUFFER, f"{buffer.name} {shape} in {buffer.scope()}", size)
         if type(block.body).__name__ == "BufferStore":
-            reads = ", ".join(dict.fromkeys(str(r.source.name) for r in block.reads))
-            writes = ", ".join(str(w.source.name) for w in block.writes)
+            written = [str(w.source.name) for w in block.writes]
             sums = any(int(axis.iter_type) == 2 for axis in block.iter_vars)  # a reduction
-            target = f"{writes} += …" if sums else f"{writes} = …"
-            where = "" if str(node.predicate) in ("True", "T.bool(True)") else " where it is inside"
-            yield Line(depth, STORE, f"{block.name_hint}: {target} {reads}".rstrip() + where, 0, notes)
+            reads = [r for r in dict.fromkeys(str(r.source.name) for r in block.reads) if not (sums and r in written)]
+            value = f"f({', '.join(reads)})" if reads else "a constant"
+            target = f"{', '.join(written)} {'+=' if sums else '='} {value}"
+            where = "" if str(node.predicate) in ("True", "T.bool(True)") else ", where it is inside"
+            yield Line(depth, STORE, f"{block.name_hint}: {target}{where}", 0, notes)
         else:
-            yield from _walk(block.body, depth, tvm)
+            yield from _walk(block.body, depth, tvm, sizes)
     elif kind == "IfThenElse":
         yield Line(depth, SERIAL, f"if {node.condition}")
-        yield from _walk(node.then_case, depth + 1, tvm)
+        yield from _walk(node.then_case, depth + 1, tvm, sizes)
         if node.else_case is not None:
-            yield from _walk(node.else_case, depth + 1, tvm)
+            yield from _walk(node.else_case, depth + 1, tvm, sizes)
     elif kind == "BufferStore":
         yield Line(depth, STORE, f"{node.buffer.name} = …")
     elif hasattr(node, "body"):  # attributes and declarations around a statement
-        yield from _walk(node.body, depth, tvm)
+        yield from _walk(node.body, depth, tvm, sizes)
 
 
 def _number(extent: Any) -> int:
