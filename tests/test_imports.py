@@ -15,7 +15,19 @@ PACKAGE = Path(__file__).parent.parent / "texlab"
 #: Devices are found by name (program.DEVICES), so that a Program never knows them.
 ORDER = (
     *("explore", "magics", "player", "schedules_draw", "draw"),
-    *("bench", "cpu_bench", "tvm_bench", "ablation", "timeline", "gantt", "latency", "texture_bench", "texture_cases", "counters", "doctor"),
+    *(
+        "bench",
+        "cpu_bench",
+        "tvm_bench",
+        "ablation",
+        "timeline",
+        "gantt",
+        "latency",
+        "texture_bench",
+        "texture_cases",
+        "counters",
+        "doctor",
+    ),
     *(
         "studies",
         "results",

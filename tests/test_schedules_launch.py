@@ -138,12 +138,12 @@ def test_more_is_dynamic(count):
 
 def test_and_has_a_limit_too():
     program_of(*staged(58112, "shared.dyn"))
-    with pytest.raises(ValueError, match="232960 bytes of shared memory.*232448.*smaller"):
+    with pytest.raises(ValueError, match=r"232960 bytes of shared memory.*232448.*smaller"):
         program_of(*staged(58240, "shared.dyn"))
 
 
 def test_a_long_grid_is_refused_unless_it_is_along_x():
-    with pytest.raises(ValueError, match="grid y 65536 > 65535.*blockIdx.x"):
+    with pytest.raises(ValueError, match=r"grid y 65536 > 65535.*blockIdx.x"):
         program_of(*rows(65536, 1, threads=1))
     assert program_of(*rows(65536, 1, block_axis="blockIdx.x", threads=1)).launches[0].grid == (65536, 1, 1)
 
@@ -190,7 +190,7 @@ def test_a_padded_tile_in_shared_memory_is_the_tile_and_its_halo():
 
 # errors -------------------------------------------------------------------------------------------------------------
 def test_a_schedule_for_processors_is_no_program():
-    with pytest.raises(ValueError, match="'llvm'.*'cuda'"):
+    with pytest.raises(ValueError, match=r"'llvm'.*'cuda'"):
         program(schedule(conv(SHAPE, form="direct"), "llvm"))
     with pytest.raises(ValueError, match="nothing is bound"):
         program_of(conv(SHAPE, form="direct").module(), conv(SHAPE, form="direct").buffers)

@@ -306,3 +306,15 @@ def test_too_much_shared_memory():
     assert run(source % 49152, block=1, args=("o",), outputs={"o": ((1,), "float32")}).output[0] == 1
     e = faults("launch", source % 49156, block=1, args=("o",), outputs={"o": ((1,), "float32")})
     assert "49156" in str(e) and "49152" in str(e)
+
+
+VECTOR_OF_THREE = """extern "C" __global__ void k(float* o) { __shared__ __align__(16) float a[4]; int t = threadIdx.x;
+  if (t < 3) a[t] = t + 1;
+  __syncthreads();
+  float4 v = *(float4*)a; o[t] = v.x + v.y + v.z%s; }"""
+
+
+def test_what_a_widened_load_does_not_use_need_not_be_written():
+    how = dict(block=4, args=("o",), outputs={"o": ((4,), "float32")})
+    assert run(VECTOR_OF_THREE % "", **how).output.tolist() == [6, 6, 6, 6]
+    assert "byte offset 12" in str(faults("uninitialised", VECTOR_OF_THREE % " + v.w", **how))

@@ -353,7 +353,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = parser.add_subparsers(dest="what", required=True).add_parser(
         "record", help="measure on this machine's GPU and write <out>/<gpu>/<topic>.json"
     )
-    topics = ("ladder", "counters", "bank_rules", "pipeline", "timeline", "texture", "precision", "twelve_layers", "tvm")
+    topics = (
+        "ladder",
+        "counters",
+        "bank_rules",
+        "pipeline",
+        "timeline",
+        "texture",
+        "precision",
+        "twelve_layers",
+        "tvm",
+    )
     record.add_argument("topic", choices=topics)
     record.add_argument("--layers", default=",".join(LAYERS), help="comma-separated, default: all twelve")
     record.add_argument("--n", type=int, help="batch size where layers are timed; default 128, of precision 32")

@@ -58,7 +58,7 @@ def best_tile_q(q: int, tile_k: int) -> int:
     """Pixels of a register tile that fill the registers and leave the last tile of a row of ``q`` least empty.
 
     >>> best_tile_q(54, 32), best_tile_q(5, 32), best_tile_q(110, 16)
-    (7, 5, 14)
+    (6, 5, 14)
     """
     vectors = -(-tile_k // LANES)
     most = min(q, max(1, REGISTERS // vectors))
@@ -115,13 +115,14 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
         sch.parallel(sch.fuse(*sch.get_loops(source)[:3]))
     if weights is not None and knobs["WEIGHTS"] == "local":
         sch.compute_at(weights, shared)
+        *_, lane, c, _r, _s = sch.get_loops(weights)
+        sch.reorder(c, lane)  # a few cache lines at a time are filled, lane by lane
     elif weights is not None:
         k, c, *_ = sch.get_loops(weights)
         k, lane = sch.split(k, [None, tile_k])
         sch.reorder(k, c, lane)
-        k = sch.fuse(k, c)
         if knobs["PARALLEL"]:
-            sch.parallel(k)
+            sch.parallel(sch.fuse(k, c))
 
     vector, broadcast = (ki[-1], [qi, *ki[:-1]]) if lanes == "channels" else (qi, ki)
     if knobs["UNROLL"]:

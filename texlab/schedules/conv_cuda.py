@@ -111,7 +111,10 @@ def _pixels(workload: Workload, tile: dict[str, int]) -> tuple[int, int, int]:
         halo = (p + shape.r - 1) * (q + shape.s - 1) / (p * q)
         loads = (4 + mine) / (2 * mine)  # from shared memory, a multiplication; 8 channels a thread
         narrow = 1 + mine / (3 * q)  # rows of few threads are stored in many sectors
-        return narrow * outside * idle * max(1.0, loads) * (1 + halo / 8) * (1 + abs(log2(threads / 192)) / 8), -mine
+        many = 1.5 if mine * 8 > 56 else 1.0  # sums of a thread: with more, one block a multiprocessor has registers
+        return many * narrow * outside * idle * max(1.0, loads) * (1 + halo / 8) * (
+            1 + abs(log2(threads / 192)) / 8
+        ), -mine
 
     widths = {*WIDTHS, *(d for d in range(1, min(shape.q, 128) + 1) if shape.q % d == 0)}
     heights = {1, 2, 4, 8, *(d for d in range(1, min(shape.p, 16) + 1) if shape.p % d == 0)}
@@ -178,12 +181,12 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
         sch.compute_at(weights, co)
         if layout == "NCHW":
             sch.transform_layout(weights, ("write", 0), lambda k, c, r, s: (c, r, s, k))
-            if min(shape.k, knobs["BLOCK_K"]) % 4 == 0:
+            if min(shape.k, knobs["BLOCK_K"]) % 4 == 0 and shape.k % knobs["THREAD_K"] == 0:
                 sch.storage_align(weights, 0, 2, 8, 4)  # rows of k apart, for stores that go along c, r, s
         copies.append(weights)
     for copy in copies:
         _cooperate(sch, copy, size, _width(workload, copy is not staged, knobs))
-    held = _registers(sch, block, tap_s, knobs)
+    held = _registers(sch, block, tap_s, shape, knobs)
     if knobs["UNROLL"]:
         few = shape.r * shape.s <= 9  # more taps written out would only fill the instruction cache
         for loop in (*((ri, tap_s) if few else ()), ki, qi, *held):
@@ -238,12 +241,16 @@ def _stage_source(sch: Any, block: Any, names: set[str], shared: str, knobs: dic
     return sch.cache_read(block, 0, shared) if knobs["STAGE_X"] else None
 
 
-def _registers(sch: Any, block: Any, tap: Any, knobs: dict[str, Any]) -> list[Any]:
+def _registers(sch: Any, block: Any, tap: Any, shape: ConvShape, knobs: dict[str, Any]) -> list[Any]:
     """What a thread multiplies at one tap is read once into registers, filters four numbers at a time where they lie side by
-    side. Returns the loops to unroll."""
+    side. Not pixels that differ between a thread's channels, which are of several groups, and nothing of which a thread may
+    need a part: the compiler would read the rest too, which nobody wrote. Returns the loops to unroll."""
     loops = []
-    for index, staged in enumerate((knobs["STAGE_X"], knobs["STAGE_W"])):
-        if not staged:
+    k, q = (knobs[f"THREAD_{axis}"] // knobs[f"VTHREAD_{axis}"] for axis in "KQ")  # numbers side by side
+    one_group = shape.groups == 1 or shape.k // shape.groups % k == 0
+    pixels, filters = knobs["STAGE_X"] and one_group and shape.q % q == 0, knobs["STAGE_W"] and shape.k % k == 0
+    for index, wanted in enumerate((pixels, filters)):
+        if not wanted:
             continue
         held = sch.cache_read(block, index, "local")
         sch.compute_at(held, tap)
@@ -285,9 +292,10 @@ def _width(workload: Workload, filters: bool, knobs: dict[str, Any]) -> int:
 
 def _cooperate(sch: Any, copy: Any, size: tuple[int, int], vector: int) -> None:
     """All threads of the block share out a copy into shared memory, ``vector`` numbers each in turn."""
-    loops = sch.get_loops(copy)
-    own = loops[next(i for i, loop in enumerate(loops) if str(sch.get(loop).loop_var.name).startswith("ax")) :]
-    while vector > 1 and int(sch.get(own[-1]).extent) % vector:  # a vector must not run from one row into the next
+    own = [loop for loop in sch.get_loops(copy) if str(sch.get(loop).loop_var.name).startswith("ax")]
+    own = own or [sch.add_unit_loop(copy)]  # a single number
+    row = getattr(sch.get(own[-1]).extent, "value", 1)  # no constant where the tile is cut off
+    while vector > 1 and int(row) % vector:  # a vector must not run from one row into the next
         vector //= 2
     fused = sch.fuse(*own)
     _, y, x, v = sch.split(fused, [None, *size, vector])
@@ -321,5 +329,9 @@ def _check(workload: Workload, knobs: dict[str, Any]) -> None:
     if knobs["PIPELINE"] not in PIPELINES:
         raise ValueError(f"{workload.name}: PIPELINE={knobs['PIPELINE']!r}; one of {list(PIPELINES)}")
     threads = knobs["BLOCK_K"] // knobs["THREAD_K"] * knobs["BLOCK_P"] * knobs["BLOCK_Q"] // knobs["THREAD_Q"]
+    if threads == 1 and knobs["PIPELINE"] == "async":
+        raise ValueError(
+            f"{workload.name}: PIPELINE='async' needs more than one thread a block; TVM has no cp.async for one"
+        )
     if threads > 1024:
         raise ValueError(f"{workload.name}: {threads} threads a block; a GPU takes 1024: larger THREAD_K or THREAD_Q")

@@ -103,6 +103,7 @@ class Generator:
         self.current: dict[str, dict[str, str]] = {}
         self.special: dict[str, str] = {}
         self.guard = ""
+        self.unused: list[str] = []  # registers that the instruction at hand writes or reads for the last time
         self.count = self.slots = 0
         self.free: list[str] = []
         self.stale: list[str] = []
@@ -302,6 +303,7 @@ class Generator:
                 continue
             if ins.guard:
                 self.guard = sense + self.use(ins.guard, "?")
+            self.unused = dies[offset]
             emit(block.start + offset, ins)
             self.guard = ""
             for r in dies[offset]:

@@ -229,6 +229,7 @@ class Access:
     hazard: tuple[bool, bool] = NO_HAZARD  # may it meet, between two barriers, a write or a read of another warp
     granules: int = 1
     cached: str = "global"  # the space a trace says
+    wanted: np.ndarray | None = None  # which granules of a vector are used at all; None: every one
 
     @property
     def width(self) -> int:
@@ -399,6 +400,10 @@ def _ld(g, i, ins, hazard, grain):
                 g.define(target, t, f"S.param({at}, {t})")
             return
     name, pointer = _access(g, i, ins, ins.args[1], hazard, grain, "load")
+    access = g.namespace[name].__self__
+    if access.space == "shared" and len(targets) > 1 and any(t in g.unused for t in targets):
+        # The compiler widens a load where it may; what it then does not use need not have been written.
+        access.wanted = np.repeat([t not in g.unused for t in targets], access.granules // len(targets))
     g.define_all(targets, TYPES[ins.parts[-1]], f"{name}(S, L, {pointer})")
 
 

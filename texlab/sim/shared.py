@@ -10,6 +10,7 @@ from texlab.sim.arith import U1, U4, U8
 from texlab.sim.order import Order
 
 _THREADS = 1024  # a code is barrier interval * 1024 + thread
+LONG_AGO = np.uint32(2)  # before every interval: code of what is read and not used
 NEVER, IN_FLIGHT = 0, 1  # codes of what nobody wrote, and of what a cp.async is about to write; intervals begin at 1
 
 
@@ -65,6 +66,8 @@ class SharedState:
         """Before a load: every granule must have been written, before the last barrier or by this very thread."""
         g = access.granules
         codes = self._codes_at(idx, g)
+        if access.wanted is not None:
+            codes = np.where(access.wanted, codes.reshape(-1, g), LONG_AGO).reshape(-1)
         if codes.min() < 2:
             self._not_there(s, access, L, p, codes, g)
         if not (self.races and access.hazard[0]):
