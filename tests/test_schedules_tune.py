@@ -365,9 +365,9 @@ def test_meta_schedule_in_two_trials(child, tmp_path, method):
     y = MATMUL.unpack(call(**MATMUL.pack(arrays)))
     assert judge.fault(y, judge.answer(MATMUL, arrays)) is None
     assert cache.compiled(kept, folder=tmp_path / "cache").found
-    if method == "meta_schedule_random":  # the other's threads breed in any order
-        again = tune(MATMUL, method=method, trials=2, **silent(tmp_path))
-        assert again.measured == 0 and again.ms == tuned.ms
+    again = tune(MATMUL, method=method, trials=2, **silent(tmp_path))
+    first, second = ({row["knobs"]["ir"] for row in t.rows} for t in (tuned, again))
+    assert again.measured == len(second - first)  # TVM's threads may propose others; a known one is not measured
 
 
 def test_a_crash_of_the_search_is_a_message(child, tmp_path):

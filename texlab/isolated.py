@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import os
 import pickle
+import select
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,7 @@ class _Child:
                 timer.start()
             pickle.dump(request, self.process.stdin, protocol=5)
             self.process.stdin.flush()
+            self._wait()
             return pickle.load(self.process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             if late.is_set():
@@ -98,6 +100,11 @@ class _Child:
         finally:
             if timer:
                 timer.cancel()
+
+    def _wait(self) -> None:
+        """Until the child answers or ends; awake often enough to notice an interrupt that did not break the wait."""
+        while os.name == "posix" and not select.select([self.process.stdout], [], [], 0.2)[0]:
+            pass
 
     def printed(self) -> str:
         """What the child printed since this was last asked."""
