@@ -8,15 +8,15 @@ weights are broadcast as they lie. Cores share the rows of the output, or (SHARE
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from texlab.schedules.tvm_import import load
+from texlab.schedules.tvm_import import load, threads
 from texlab.schedules.work import Scheduled, Workload
 
 LANES = 16  # float32 lanes of the widest vector registers, AVX-512's
-REGISTERS = (
-    15  # of them for sums: enough to hide an addition's latency, and below the 1024 bytes that TVM keeps on the stack
-)
+REGISTERS = 15  # of them for sums: they hide an addition's latency, and fit into the 1024 bytes TVM keeps on the stack
+FILTERS = 256 * 1024  # bytes of filters, a quarter of a usual second-level cache
 
 
 def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
@@ -45,10 +45,15 @@ def space(workload: Workload, target: str) -> dict[str, tuple[Any, ...]]:
         best = best_tile_q(shape.q, tile_k[0])
         tile_q = [best, *(q for q in (6, 1, 2, 4, 7, 12, 14) if q != best and q <= shape.q)]
     out: dict[str, tuple[Any, ...]] = {"TILE_Q": tuple(tile_q), "TILE_K": tuple(tile_k)}
+    share, weights = ("rows", "channels"), ("global", "local")
     if layout == "NCHW":
+        # filters that would push the image out of a core's cache are better kept apart, each core its own
+        large = vector[0] == "channels" and prod(shape.w_shape) * 4 > FILTERS and own // tile_k[0] >= 2 * threads()
+        if large and shape.groups == 1:
+            share, weights = share[::-1], weights[::-1]
         out["VECTOR"] = vector
-        out["WEIGHTS"] = ("global", "local")
-    out["SHARE"] = ("rows", "channels")
+        out["WEIGHTS"] = weights
+    out["SHARE"] = share
     if about["form"] != "direct" or any(shape.padding):
         out["WINDOW"] = ("row", "global")
     return out | {"UNROLL": (True, False), "VECTORIZE": (True, False), "PARALLEL": (True, False)}

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from texlab.program import DeviceError
-from texlab.schedules.tvm_import import why_no_tvm
+from texlab.schedules.tvm_import import use_all_cores, why_no_tvm
 
 ALIGNMENT = 64  # bytes; TVM's code reads whole vectors and checks no address: a wrong one ends the process
 _NONE, _TENSOR, _ERROR_FIELDS = 0, 7, 24  # type indices; where an error object's fields begin
@@ -132,6 +132,7 @@ def _runtime() -> tuple[Any, Any]:
     reason = why_no_tvm()
     if reason:
         raise DeviceError(f"compiled schedules cannot be run: {reason}")
+    use_all_cores()
     ends = {"win32": ("", ".dll"), "darwin": ("lib", ".dylib")}.get(sys.platform, ("lib", ".so"))
     found = []
     for package, name in (("tvm_ffi", "tvm_ffi"), ("tvm", "tvm_runtime")):

@@ -33,6 +33,12 @@ def why_no_tvm() -> str | None:
     return None
 
 
+def use_all_cores() -> None:
+    """Before TVM's runtime is loaded: its threads. By itself it takes every other processor for a core's second thread, and
+    where each is a core, as in most virtual machines, half of them stand idle."""
+    os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
+
+
 @lru_cache(maxsize=1)
 def load() -> Any:
     """The module ``tvm``. Raises DeviceError if it is missing or not the pinned version."""
@@ -41,6 +47,7 @@ def load() -> Any:
         raise DeviceError(f"TVM schedules cannot be used: {reason}")
     # Without it TVM compiles CUDA text with nvcc or NVRTC itself, which needs a GPU or a toolkit; texlab compiles the text.
     os.environ.setdefault("TVM_COMPILE_FORCE_FALLBACK", "1")
+    use_all_cores()
     import tvm
 
     return tvm
