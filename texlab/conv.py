@@ -13,6 +13,7 @@ from texlab import precision as formats
 from texlab.catalog import kernels
 from texlab.precision import PRECISIONS
 from texlab.program import DeviceError, Program, device_function
+from texlab.schedules import tvm_import
 from texlab.shapes import ConvShape, ShapeError
 
 DEFAULT_KERNEL = "im2win_zigzag"
@@ -41,7 +42,8 @@ def conv2d(
     =========================  ====================  ==================================================  =======
     x and w                    precision             computed                                            y
     =========================  ====================  ==================================================  =======
-    float32                    None or "float32"     in float32, by "im2win_zigzag" unless ``kernel``    float32
+    float32                    None or "float32"     in float32, by "im2win_zigzag" unless ``kernel``;   float32
+                                                     without a GPU by a TVM schedule for the processor
     float16                    None or "float16"     on tensor cores, summed in float32                  float16
     int8                       None or "int8"        on tensor cores, exactly                            int32
     float32                    "float16",            rounded to it, then on tensor cores                 float32
@@ -56,8 +58,9 @@ def conv2d(
         Views, transposes and broadcasts are fine: they are copied to C order when they are not in it.
     stride, padding, dilation, groups : as in :class:`texlab.ConvShape`; padding may be "same" or four-sided.
     kernel : a "conv" kernel of ``texlab.kernels``; ``tunables`` are its ``#define``s.
-    device : "gpu" or "sim" (the simulator). By default arrays in GPU memory run on the GPU, and host arrays on the GPU
-        when CuPy finds one, else in the simulator.
+    device : "gpu", "cpu" (machine code from a TVM schedule; float32, NCHW) or "sim" (the CUDA kernel in the simulator). By
+        default arrays in GPU memory run on the GPU, and host arrays on the GPU when CuPy finds one. Without a GPU a call
+        that names no kernel and no tunables runs on the "cpu" if it can and TVM is installed, any other in the simulator.
     precision : see above; nothing is converted unless it is asked for (``texlab.precision`` has the formats' rules).
     layout : "NHWC" takes ``x (N,H,W,C)`` and gives ``y (N,P,Q,K)``, on tensor cores only; w stays as it is.
 
@@ -73,6 +76,7 @@ def conv2d(
     dtype('int32')
     """
     own = _own_precision(x, w)
+    chosen_freely = kernel is None and not tunables
     precision = own if precision is None else precision
     if own != "float32" and precision != own:
         raise TypeError(
@@ -109,8 +113,17 @@ def conv2d(
             f"conv2d: bias has shape {tuple(bias.shape)} but w has K={shape.k} filters: it must be ({shape.k},)"
         )
     arrays = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
+    if device == "cpu" and not (chosen_freely and precision == "float32"):
+        raise ValueError(
+            f"conv2d: device='cpu' runs a TVM schedule in float32; it has no kernel={kernel!r}, tunables {sorted(tunables)} or "
+            f"precision={precision!r}: leave them out, or say device='sim' to simulate the CUDA kernel"
+        )
     if precision == "float32":
         _check_float32("conv2d", arrays)
+        if device == "cpu" or (
+            device is None and chosen_freely and not any(map(_on_gpu, arrays.values())) and _cpu_is_best()
+        ):
+            return _on_processor(shape, arrays, x)
         program = kernels[kernel].program(shape, bias=bias is not None, **tunables)
         return _run("conv2d", program, arrays, x, device)
     fixed = {"PRECISION": formats.precision(precision).code, "NHWC": int(layout == "NHWC")}
@@ -130,6 +143,21 @@ def conv2d(
         return out | ({"bias": given["bias"].astype(np.float32)} if bias is not None else {})
 
     return _run("conv2d", program, arrays, x, device, prepare)
+
+
+def _cpu_is_best() -> bool:
+    return not _gpu_present() and tvm_import.why_no_tvm() is None
+
+
+def _on_processor(shape: ConvShape, arrays: dict[str, Any], like: Any) -> Any:
+    """The convolution of host arrays by a TVM schedule for this processor."""
+    on_gpu = {name: _on_gpu(a) for name, a in arrays.items()}
+    if any(on_gpu.values()):
+        raise DeviceError(f"conv2d: device='cpu' takes host arrays, got GPU memory: {on_gpu}; copy them to the host")
+    convert = np.asarray if isinstance(like, np.ndarray) else np.from_dlpack
+    given = {name: _contiguous(a, convert) for name, a in arrays.items()}
+    y = importlib.import_module("texlab.schedules.cpu").conv2d(shape, given["x"], given["w"], given.get("bias"))
+    return _as_kind_of(like, y)
 
 
 def _own_precision(x: Any, w: Any) -> str:

@@ -121,7 +121,8 @@ def schedule(workload: Workload, target: str, **knobs: Any) -> Scheduled:
     if weights is not None and knobs["WEIGHTS"] == "local":
         sch.compute_at(weights, shared)
         *_, lane, c, _r, _s = sch.get_loops(weights)
-        sch.reorder(c, lane)  # a few cache lines at a time are filled, lane by lane
+        if tile_k > 1:
+            sch.reorder(c, lane)  # a few cache lines at a time are filled, lane by lane
     elif weights is not None:
         k, c, *_ = sch.get_loops(weights)
         k, lane = sch.split(k, [None, tile_k])
